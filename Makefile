@@ -1,0 +1,44 @@
+# The verbs: each makes the environment it needs. PYTHON chooses the interpreter, VENV where the environment is.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# torch first and alone: a range that another package asks for would otherwise bring gigabytes of CUDA libraries.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help train test bench lint docs clean
+
+help:
+	@echo "make train   set up and train (arrives with the trainer)"
+	@echo "make test    set up, lint, native tests, Python tests"
+	@echo "make bench   benchmark the kernels against eager torch, torch.compile and the GEMMs alone"
+	@echo "make lint    ruff and mypy"
+	@echo "make docs    check that every link and every file the documentation names exists"
+
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.torch pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*)
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+train: $(VENV)/.ready
+	@echo "The trainer is not part of this version yet; the ops are: see 'make test', 'make bench' and README.md."
+
+test: $(VENV)/.ready lint docs
+	$(BIN)/python -m pytest -q
+
+bench: $(VENV)/.ready
+	$(BIN)/p3 bench
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.ready
+	$(BIN)/python docs/check_links.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info p3kernels/*.so

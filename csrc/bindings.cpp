@@ -1,0 +1,159 @@
+// The Python face of the native kernels. Tensors arrive as addresses; shapes and dtypes were checked in Python.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+
+#include <cstdint>
+
+#include "cpu/kernels.h"
+#include "cpu/parallel.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using Address = uintptr_t;
+constexpr int64_t kGrain = 4096;  // elements below which another thread costs more than it saves
+
+template <class S>
+S* at(Address address) {
+  return reinterpret_cast<S*>(address);
+}
+template <class S>
+S* at(Address address, int64_t offset) {
+  return address ? reinterpret_cast<S*>(address) + offset : nullptr;
+}
+
+// Pieces of a [rows, columns] array in whole rows; without a shift the rows do not matter and columns may be anything.
+template <class Work>
+void over_rows(int64_t rows, int64_t columns, int threads, Work work) {
+  p3::parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(columns, 1)), threads, work);
+}
+
+// `shift` [shift_rows, columns] is added to row r % shift_rows.
+template <class S>
+void moments_forward(int kind, double parameter, Address mean, Address var, Address shift, Address out_mean,
+                     Address out_var, int64_t rows, int64_t columns, int threads) {
+  const auto& k = p3::kernels<S>();
+  const auto activation = static_cast<p3::Activation>(kind);
+  if (!shift) {
+    p3::parallel_for(rows * columns, kGrain, threads, [&](int64_t begin, int64_t end) {
+      k.moments_forward(activation, S(parameter), at<S>(mean, begin), at<S>(var, begin), nullptr,
+                        at<S>(out_mean, begin), at<S>(out_var, begin), end - begin);
+    });
+    return;
+  }
+  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t o = r * columns;
+      k.moments_forward(activation, S(parameter), at<S>(mean, o), at<S>(var, o), at<S>(shift), at<S>(out_mean, o),
+                        at<S>(out_var, o), columns);
+    }
+  });
+}
+
+template <class S>
+void moments_backward(int kind, double parameter, Address mean, Address var, Address shift, Address d_out_mean,
+                      Address d_out_var, Address d_mean, Address d_var, Address out_mean, Address out_var,
+                      int64_t rows, int64_t columns, int threads) {
+  const auto& k = p3::kernels<S>();
+  const auto activation = static_cast<p3::Activation>(kind);
+  const auto piece = [&](int64_t o, int64_t n) {
+    k.moments_backward(activation, S(parameter), at<S>(mean, o), at<S>(var, o), at<S>(shift), at<S>(d_out_mean, o),
+                       at<S>(d_out_var, o), at<S>(d_mean, o), at<S>(d_var, o), at<S>(out_mean, o), at<S>(out_var, o),
+                       n);
+  };
+  if (!shift) {
+    p3::parallel_for(rows * columns, kGrain, threads, [&](int64_t begin, int64_t end) { piece(begin, end - begin); });
+    return;
+  }
+  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) piece(r * columns, columns);
+  });
+}
+
+template <class S>
+void activation_forward(int kind, double parameter, Address x, Address shift, int64_t shift_rows, Address out,
+                        int64_t rows, int64_t columns, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      k.activation_forward(static_cast<p3::Activation>(kind), S(parameter), at<S>(x, r * columns),
+                           at<S>(shift, (r % shift_rows) * columns), at<S>(out, r * columns), columns);
+    }
+  });
+}
+
+template <class S>
+void activation_backward(int kind, double parameter, Address out, Address d_out, Address d_x, int64_t n,
+                         int threads) {
+  const auto& k = p3::kernels<S>();
+  p3::parallel_for(n, kGrain, threads, [&](int64_t begin, int64_t end) {
+    k.activation_backward(static_cast<p3::Activation>(kind), S(parameter), at<S>(out, begin), at<S>(d_out, begin),
+                          at<S>(d_x, begin), end - begin);
+  });
+}
+
+// action [B, A], means [N, B, A], std [A] or [B, A] (std_stride 0 or A) -> log_sum [B]
+template <class S>
+void mixture_forward(Address action, Address means, Address std, int64_t std_stride, Address log_sum, int64_t samples,
+                     int64_t rows, int64_t actions, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(rows, samples * actions, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      at<S>(log_sum)[b] = k.mixture_forward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions,
+                                            at<S>(std, b * std_stride), samples, actions);
+    }
+  });
+}
+
+// d_means [N, B, A] is written, d_action and d_std [B, A] are added to.
+template <class S>
+void mixture_backward(Address action, Address means, Address std, int64_t std_stride, Address log_sum,
+                      Address d_log_sum, Address d_means, Address d_action, Address d_std, int64_t samples,
+                      int64_t rows, int64_t actions, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(rows, samples * actions, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      k.mixture_backward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions,
+                         at<S>(std, b * std_stride), samples, actions, at<S>(log_sum)[b], at<S>(d_log_sum)[b],
+                         at<S>(d_means, b * actions), rows * actions, at<S>(d_action, b * actions),
+                         at<S>(d_std, b * actions));
+    }
+  });
+}
+
+// out [samples, rows, columns] for samples first_sample.. and rows first_row.. of the whole.
+template <class S>
+void normal(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row, int64_t rows,
+            int64_t columns, Address out, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(samples * rows, columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
+               static_cast<uint32_t>(first_row + r % rows), at<S>(out, r * columns), columns);
+    }
+  });
+}
+
+template <class S>
+void define(py::module_& m, const std::string& suffix) {
+  const auto guard = py::call_guard<py::gil_scoped_release>();
+  m.def(("moments_forward_" + suffix).c_str(), &moments_forward<S>, guard);
+  m.def(("moments_backward_" + suffix).c_str(), &moments_backward<S>, guard);
+  m.def(("activation_forward_" + suffix).c_str(), &activation_forward<S>, guard);
+  m.def(("activation_backward_" + suffix).c_str(), &activation_backward<S>, guard);
+  m.def(("mixture_forward_" + suffix).c_str(), &mixture_forward<S>, guard);
+  m.def(("mixture_backward_" + suffix).c_str(), &mixture_backward<S>, guard);
+  m.def(("normal_" + suffix).c_str(), &normal<S>, guard);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Native kernels of p3kernels: addresses and sizes in, nothing of torch inside.";
+  m.def("isa", &p3::isa_name, "The instruction set the CPU kernels run with.");
+  m.def("thread_source", &p3::thread_source, "The thread pool the CPU kernels run on.");
+  define<float>(m, "float32");
+  define<double>(m, "float64");
+}

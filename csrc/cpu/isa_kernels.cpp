@@ -1,0 +1,20 @@
+// All CPU kernels for one instruction set. CMake compiles this file once per set, with P3_ISA and its flags.
+#include "kernels.h"
+
+#include "activation_moments.h"
+#include "mixture_log_prob.h"
+#include "philox_normal.h"
+
+namespace p3 {
+namespace P3_ISA {
+
+#define P3_TABLE(S)                                                                                          \
+  extern const Kernels<S> kernels_##S;                                                                       \
+  const Kernels<S> kernels_##S = {moments_forward<S>,    moments_backward<S>, activation_forward<S>,         \
+                                  activation_backward<S>, mixture_forward<S>,  mixture_backward<S>, normal<S>};
+P3_TABLE(float)
+P3_TABLE(double)
+#undef P3_TABLE
+
+}  // namespace P3_ISA
+}  // namespace p3

@@ -1,0 +1,52 @@
+// The CPU kernels' flat interface: pointers and sizes, no torch. One table per instruction set (see dispatch.cpp).
+#pragma once
+
+#include <cstdint>
+
+namespace p3 {
+
+enum class Activation : int { kElu = 0, kLeakyRelu = 1 };  // ReLU is LeakyReLU with slope 0
+
+// Every kernel works on one contiguous piece; threads are given pieces by bindings.cpp.
+template <class S>
+struct Kernels {
+  // [n] -> [n]; `shift` [n] or null is added to the mean first (a bias, saved from a pass of its own).
+  void (*moments_forward)(Activation kind, S parameter, const S* mean, const S* var, const S* shift, S* out_mean,
+                          S* out_var, int64_t n);
+  // Gradients [n]; out_mean and out_var [n], or null, are the forward values recomputed on the way.
+  // d_mean and d_var may be d_out_mean and d_out_var.
+  void (*moments_backward)(Activation kind, S parameter, const S* mean, const S* var, const S* shift,
+                           const S* d_out_mean, const S* d_out_var, S* d_mean, S* d_var, S* out_mean, S* out_var,
+                           int64_t n);
+  // out [n] = activation(x + shift); may be in place.
+  void (*activation_forward)(Activation kind, S parameter, const S* x, const S* shift, S* out, int64_t n);
+  // d_x [n] = d_out * activation'(x), from the activation's output; may be in place.
+  void (*activation_backward)(Activation kind, S parameter, const S* out, const S* d_out, S* d_x, int64_t n);
+  // log sum_i N(action | means_i, std^2) of one row; means of sample i start at means + i * sample_stride.
+  S (*mixture_forward)(const S* action, const S* means, int64_t sample_stride, const S* std, int64_t num_samples,
+                       int64_t num_actions);
+  // Gradients of one row, given its log-sum (over all samples, these or more) and the incoming gradient.
+  // d_means may be means; d_action and d_std [A] are added to.
+  void (*mixture_backward)(const S* action, const S* means, int64_t sample_stride, const S* std, int64_t num_samples,
+                           int64_t num_actions, S log_sum, S d_log_sum, S* d_means, int64_t d_sample_stride,
+                           S* d_action, S* d_std);
+  // [n] standard normals of one (seed, stream, sample, row).
+  void (*normal)(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* out, int64_t n);
+};
+
+#define P3_DECLARE_ISA(isa)            \
+  namespace isa {                      \
+  extern const Kernels<float> kernels_float;   \
+  extern const Kernels<double> kernels_double; \
+  }
+P3_DECLARE_ISA(plain)
+P3_DECLARE_ISA(avx2)
+P3_DECLARE_ISA(avx512)
+#undef P3_DECLARE_ISA
+
+// The best set this CPU runs, or the one named by P3_CPU_ISA (plain, avx2, avx512); see dispatch.cpp.
+const char* isa_name();
+template <class S>
+const Kernels<S>& kernels();
+
+}  // namespace p3

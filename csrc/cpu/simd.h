@@ -1,0 +1,305 @@
+// The number type of the CPU kernels: `Pack`, a few SIMD registers that behave like one scalar in moments_math.h.
+//
+// One build of the kernels includes this with P3_AVX512, P3_AVX2 or neither defined (then Pack is the scalar itself).
+// A pack of several registers gives the CPU independent chains to overlap: the moments are one long dependent chain,
+// which a single register would leave waiting on latency.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(P3_AVX512) || defined(P3_AVX2)
+#include <immintrin.h>
+#endif
+
+#define P3_INLINE inline __attribute__((always_inline))
+
+namespace p3 {
+namespace P3_ISA {
+
+#if defined(P3_AVX512) || defined(P3_AVX2)
+
+template <class S>
+struct Register;
+
+#if defined(P3_AVX512)
+
+template <>
+struct Register<float> {
+  using Type = __m512;
+  using Mask = __mmask16;
+  static constexpr int kLanes = 16;
+  static constexpr int kPerPack = 2;
+  static P3_INLINE Type load(const float* p) { return _mm512_loadu_ps(p); }
+  static P3_INLINE void store(float* p, Type a) { _mm512_storeu_ps(p, a); }
+  static P3_INLINE Type broadcast(float a) { return _mm512_set1_ps(a); }
+  static P3_INLINE Type fma(Type a, Type b, Type c) { return _mm512_fmadd_ps(a, b, c); }
+  static P3_INLINE Type sqrt(Type a) { return _mm512_sqrt_ps(a); }
+  // To one unit in the last place; the five divisions of the moments would keep the divider busy for a tenth of the
+  // time. Infinity for 0 would become NaN in the correction: callers stay above the smallest normal number.
+  static P3_INLINE Type reciprocal(Type a) {
+    const Type estimate = _mm512_rcp14_ps(a);
+    return _mm512_fmadd_ps(estimate, _mm512_fnmadd_ps(a, estimate, _mm512_set1_ps(1.0f)), estimate);
+  }
+  static P3_INLINE Type max(Type a, Type b) { return _mm512_max_ps(a, b); }
+  static P3_INLINE Type min(Type a, Type b) { return _mm512_min_ps(a, b); }
+  static P3_INLINE Type abs(Type a) { return _mm512_abs_ps(a); }
+  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm512_mask_blend_ps(m, b, a); }
+  static P3_INLINE Mask less(Type a, Type b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  static P3_INLINE Mask less_equal(Type a, Type b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+  static P3_INLINE Mask equal(Type a, Type b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+  static P3_INLINE Mask both(Mask a, Mask b) { return a & b; }
+  static P3_INLINE Mask either(Mask a, Mask b) { return a | b; }
+  static P3_INLINE Mask negate(Mask a) { return static_cast<Mask>(~a); }
+  static P3_INLINE Type power_of_two(Type shifted) {
+    const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 23));
+  }
+};
+
+template <>
+struct Register<double> {
+  using Type = __m512d;
+  using Mask = __mmask8;
+  static constexpr int kLanes = 8;
+  static constexpr int kPerPack = 2;
+  static P3_INLINE Type load(const double* p) { return _mm512_loadu_pd(p); }
+  static P3_INLINE void store(double* p, Type a) { _mm512_storeu_pd(p, a); }
+  static P3_INLINE Type broadcast(double a) { return _mm512_set1_pd(a); }
+  static P3_INLINE Type fma(Type a, Type b, Type c) { return _mm512_fmadd_pd(a, b, c); }
+  static P3_INLINE Type sqrt(Type a) { return _mm512_sqrt_pd(a); }
+  static P3_INLINE Type reciprocal(Type a) { return _mm512_set1_pd(1.0) / a; }
+  static P3_INLINE Type max(Type a, Type b) { return _mm512_max_pd(a, b); }
+  static P3_INLINE Type min(Type a, Type b) { return _mm512_min_pd(a, b); }
+  static P3_INLINE Type abs(Type a) { return _mm512_abs_pd(a); }
+  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm512_mask_blend_pd(m, b, a); }
+  static P3_INLINE Mask less(Type a, Type b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
+  static P3_INLINE Mask less_equal(Type a, Type b) { return _mm512_cmp_pd_mask(a, b, _CMP_LE_OQ); }
+  static P3_INLINE Mask equal(Type a, Type b) { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
+  static P3_INLINE Mask both(Mask a, Mask b) { return a & b; }
+  static P3_INLINE Mask either(Mask a, Mask b) { return a | b; }
+  static P3_INLINE Mask negate(Mask a) { return static_cast<Mask>(~a); }
+  static P3_INLINE Type power_of_two(Type shifted) {
+    const __m512i bits = _mm512_add_epi64(_mm512_castpd_si512(shifted), _mm512_set1_epi64(1023));
+    return _mm512_castsi512_pd(_mm512_slli_epi64(bits, 52));
+  }
+};
+
+#else  // AVX2 + FMA: a mask is a register of all-ones lanes
+
+template <>
+struct Register<float> {
+  using Type = __m256;
+  using Mask = __m256;
+  static constexpr int kLanes = 8;
+  static constexpr int kPerPack = 1;
+  static P3_INLINE Type load(const float* p) { return _mm256_loadu_ps(p); }
+  static P3_INLINE void store(float* p, Type a) { _mm256_storeu_ps(p, a); }
+  static P3_INLINE Type broadcast(float a) { return _mm256_set1_ps(a); }
+  static P3_INLINE Type fma(Type a, Type b, Type c) { return _mm256_fmadd_ps(a, b, c); }
+  static P3_INLINE Type sqrt(Type a) { return _mm256_sqrt_ps(a); }
+  static P3_INLINE Type reciprocal(Type a) { return _mm256_set1_ps(1.0f) / a; }
+  static P3_INLINE Type max(Type a, Type b) { return _mm256_max_ps(a, b); }
+  static P3_INLINE Type min(Type a, Type b) { return _mm256_min_ps(a, b); }
+  static P3_INLINE Type abs(Type a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm256_blendv_ps(b, a, m); }
+  static P3_INLINE Mask less(Type a, Type b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+  static P3_INLINE Mask less_equal(Type a, Type b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+  static P3_INLINE Mask equal(Type a, Type b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+  static P3_INLINE Mask both(Mask a, Mask b) { return _mm256_and_ps(a, b); }
+  static P3_INLINE Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
+  static P3_INLINE Mask negate(Mask a) { return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1))); }
+  static P3_INLINE Type power_of_two(Type shifted) {
+    const __m256i bits = _mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
+  }
+};
+
+template <>
+struct Register<double> {
+  using Type = __m256d;
+  using Mask = __m256d;
+  static constexpr int kLanes = 4;
+  static constexpr int kPerPack = 1;
+  static P3_INLINE Type load(const double* p) { return _mm256_loadu_pd(p); }
+  static P3_INLINE void store(double* p, Type a) { _mm256_storeu_pd(p, a); }
+  static P3_INLINE Type broadcast(double a) { return _mm256_set1_pd(a); }
+  static P3_INLINE Type fma(Type a, Type b, Type c) { return _mm256_fmadd_pd(a, b, c); }
+  static P3_INLINE Type sqrt(Type a) { return _mm256_sqrt_pd(a); }
+  static P3_INLINE Type reciprocal(Type a) { return _mm256_set1_pd(1.0) / a; }
+  static P3_INLINE Type max(Type a, Type b) { return _mm256_max_pd(a, b); }
+  static P3_INLINE Type min(Type a, Type b) { return _mm256_min_pd(a, b); }
+  static P3_INLINE Type abs(Type a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
+  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm256_blendv_pd(b, a, m); }
+  static P3_INLINE Mask less(Type a, Type b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
+  static P3_INLINE Mask less_equal(Type a, Type b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
+  static P3_INLINE Mask equal(Type a, Type b) { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
+  static P3_INLINE Mask both(Mask a, Mask b) { return _mm256_and_pd(a, b); }
+  static P3_INLINE Mask either(Mask a, Mask b) { return _mm256_or_pd(a, b); }
+  static P3_INLINE Mask negate(Mask a) { return _mm256_xor_pd(a, _mm256_castsi256_pd(_mm256_set1_epi32(-1))); }
+  static P3_INLINE Type power_of_two(Type shifted) {
+    const __m256i bits = _mm256_add_epi64(_mm256_castpd_si256(shifted), _mm256_set1_epi64x(1023));
+    return _mm256_castsi256_pd(_mm256_slli_epi64(bits, 52));
+  }
+};
+
+#endif
+
+#define P3_EACH for (int k = 0; k < R::kPerPack; ++k)
+
+template <class S>
+struct PackMask {
+  using R = Register<S>;
+  typename R::Mask m[R::kPerPack];
+};
+
+template <class S>
+struct Pack {
+  using R = Register<S>;
+  static constexpr int kLanes = R::kLanes * R::kPerPack;
+  typename R::Type r[R::kPerPack];
+
+  Pack() = default;
+  P3_INLINE explicit Pack(double value) { P3_EACH r[k] = R::broadcast(static_cast<S>(value)); }
+  static P3_INLINE Pack load(const S* p) {
+    Pack a;
+    P3_EACH a.r[k] = R::load(p + k * R::kLanes);
+    return a;
+  }
+  P3_INLINE void store(S* p) const { P3_EACH R::store(p + k * R::kLanes, r[k]); }
+};
+
+#define P3_BINARY(op)                                          \
+  template <class S>                                           \
+  P3_INLINE Pack<S> operator op(Pack<S> a, Pack<S> b) {        \
+    using R = Register<S>;                                     \
+    P3_EACH a.r[k] = a.r[k] op b.r[k];                         \
+    return a;                                                  \
+  }
+P3_BINARY(+)
+P3_BINARY(-)
+P3_BINARY(*)
+P3_BINARY(/)
+#undef P3_BINARY
+
+template <class S>
+P3_INLINE Pack<S> operator-(Pack<S> a) {
+  return Pack<S>(-0.0) - a;
+}
+
+#define P3_COMPARE(op, call)                                    \
+  template <class S>                                            \
+  P3_INLINE PackMask<S> operator op(Pack<S> a, Pack<S> b) {     \
+    using R = Register<S>;                                      \
+    PackMask<S> out;                                            \
+    P3_EACH out.m[k] = call;                                    \
+    return out;                                                 \
+  }
+P3_COMPARE(<, R::less(a.r[k], b.r[k]))
+P3_COMPARE(<=, R::less_equal(a.r[k], b.r[k]))
+P3_COMPARE(>, R::less(b.r[k], a.r[k]))
+P3_COMPARE(>=, R::less_equal(b.r[k], a.r[k]))
+P3_COMPARE(==, R::equal(a.r[k], b.r[k]))
+#undef P3_COMPARE
+
+#define P3_LOGIC(op, name)                                            \
+  template <class S>                                                  \
+  P3_INLINE PackMask<S> operator op(PackMask<S> a, PackMask<S> b) {   \
+    using R = Register<S>;                                            \
+    P3_EACH a.m[k] = R::name(a.m[k], b.m[k]);                         \
+    return a;                                                         \
+  }
+P3_LOGIC(&, both)
+P3_LOGIC(|, either)
+#undef P3_LOGIC
+template <class S>
+P3_INLINE PackMask<S> operator!(PackMask<S> a) {
+  using R = Register<S>;
+  P3_EACH a.m[k] = R::negate(a.m[k]);
+  return a;
+}
+
+#define P3_FUNCTION2(name, call)                       \
+  template <class S>                                   \
+  P3_INLINE Pack<S> name(Pack<S> a, Pack<S> b) {       \
+    using R = Register<S>;                             \
+    P3_EACH a.r[k] = R::call(a.r[k], b.r[k]);          \
+    return a;                                          \
+  }
+P3_FUNCTION2(maximum, max)
+P3_FUNCTION2(minimum, min)
+#undef P3_FUNCTION2
+#define P3_FUNCTION1(name, call)             \
+  template <class S>                         \
+  P3_INLINE Pack<S> name(Pack<S> a) {        \
+    using R = Register<S>;                   \
+    P3_EACH a.r[k] = R::call(a.r[k]);        \
+    return a;                                \
+  }
+P3_FUNCTION1(absolute, abs)
+P3_FUNCTION1(square_root, sqrt)
+P3_FUNCTION1(reciprocal, reciprocal)
+P3_FUNCTION1(power_of_two, power_of_two)
+#undef P3_FUNCTION1
+
+template <class S>
+P3_INLINE Pack<S> fused(Pack<S> a, Pack<S> b, Pack<S> c) {
+  using R = Register<S>;
+  P3_EACH a.r[k] = R::fma(a.r[k], b.r[k], c.r[k]);
+  return a;
+}
+template <class S>
+P3_INLINE Pack<S> select(PackMask<S> condition, Pack<S> yes, Pack<S> no) {
+  using R = Register<S>;
+  P3_EACH yes.r[k] = R::select(condition.m[k], yes.r[k], no.r[k]);
+  return yes;
+}
+#undef P3_EACH
+
+template <class N>
+struct NumberTraits;  // moments_math.h specialises it for scalars
+template <class S>
+struct NumberTraits<Pack<S>> {
+  using Scalar = S;
+  using Mask = PackMask<S>;
+};
+
+template <class S>
+P3_INLINE Pack<S> load_lanes(const S* p, Pack<S>*) {
+  return Pack<S>::load(p);
+}
+template <class S>
+P3_INLINE void store_lanes(S* p, Pack<S> a) {
+  a.store(p);
+}
+template <class S>
+struct Lanes {
+  using Number = Pack<S>;
+  static constexpr int kCount = Pack<S>::kLanes;
+};
+
+#else  // plain: one number at a time
+
+template <class S>
+P3_INLINE S load_lanes(const S* p, S*) {
+  return *p;
+}
+template <class S>
+P3_INLINE void store_lanes(S* p, S a) {
+  *p = a;
+}
+template <class S>
+struct Lanes {
+  using Number = S;
+  static constexpr int kCount = 1;
+};
+
+#endif
+
+template <class S>
+P3_INLINE typename Lanes<S>::Number load(const S* p) {
+  return load_lanes(p, static_cast<typename Lanes<S>::Number*>(nullptr));
+}
+
+}  // namespace P3_ISA
+}  // namespace p3

@@ -1,0 +1,378 @@
+// The scalar mathematics of Gaussian moments through ELU, ReLU and LeakyReLU, shared by host and device.
+//
+// Everything here is branch-free (selects only) and written for a number type N: float or double on a device and in a
+// plain build, a Pack of SIMD lanes (cpu/simd.h) in a vectorised one. Derivation and error analysis:
+// docs/derivation.md.
+//
+// The includer may define P3_ISA, a namespace of its own per instruction set, so that one program can hold several
+// builds of these functions without the linker merging them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define P3_HD __host__ __device__ __forceinline__
+#define P3_CONSTANT static constexpr __device__ __host__
+#define P3_UNROLL _Pragma("unroll")
+#else
+#define P3_HD inline __attribute__((always_inline))
+#define P3_CONSTANT static constexpr
+#define P3_UNROLL _Pragma("GCC unroll 32")
+#endif
+#ifndef P3_ISA
+#define P3_ISA scalar
+#endif
+
+namespace p3 {
+namespace P3_ISA {
+
+#include "erfcx_coefficients.h"
+
+template <class T>
+struct Real;
+
+template <>
+struct Real<float> {
+  using Bits = uint32_t;
+  static constexpr int kMantissaBits = 23;
+  static constexpr Bits kExponentBias = 127;
+  static constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: adding it leaves round(x) in the low bits
+  static constexpr float kLn2High = 0.693359375f;
+  static constexpr float kLn2Low = -2.12194440e-4f;
+  static constexpr float kExpLowest = -88.0f;  // below it the result is 0
+  static constexpr float kSmallestStd = 1e-15f;  // keeps 1 / var and mean^2 / var finite
+  static constexpr float kSmallestNormal = 1.2e-38f;
+  static constexpr int kExpTerms = 6;
+  static constexpr float kKappa = kErfcxKappa_float;
+  static constexpr const float (&kErfcxValue)[13] = kErfcxValue_float;
+  static constexpr const float (&kErfcxSlope)[11] = kErfcxSlope_float;
+};
+
+template <>
+struct Real<double> {
+  using Bits = uint64_t;
+  static constexpr int kMantissaBits = 52;
+  static constexpr Bits kExponentBias = 1023;
+  static constexpr double kRoundToInteger = 6755399441055744.0;  // 1.5 * 2^52
+  static constexpr double kLn2High = 6.93147180369123816490e-01;
+  static constexpr double kLn2Low = 1.90821492927058770002e-10;
+  static constexpr double kExpLowest = -709.0;
+  static constexpr double kSmallestStd = 1e-140;
+  static constexpr double kSmallestNormal = 2.3e-308;
+  static constexpr int kExpTerms = 12;
+  static constexpr double kKappa = kErfcxKappa_double;
+  static constexpr const double (&kErfcxValue)[25] = kErfcxValue_double;
+  static constexpr const double (&kErfcxSlope)[24] = kErfcxSlope_double;
+};
+
+template <class N>
+struct NumberTraits;
+template <>
+struct NumberTraits<float> {
+  using Scalar = float;
+  using Mask = bool;
+};
+template <>
+struct NumberTraits<double> {
+  using Scalar = double;
+  using Mask = bool;
+};
+template <class N>
+using MaskOf = typename NumberTraits<N>::Mask;
+template <class N>
+using RealOf = Real<typename NumberTraits<N>::Scalar>;
+
+// What Pack also provides, for scalars.
+#define P3_SCALAR_FUNCTIONS(S, fma_, sqrt_)                                              \
+  P3_HD S select(bool condition, S yes, S no) { return condition ? yes : no; }           \
+  P3_HD S maximum(S a, S b) { return a > b ? a : b; }                                    \
+  P3_HD S minimum(S a, S b) { return a < b ? a : b; }                                    \
+  P3_HD S absolute(S a) { return a < S(0) ? -a : a; }                                    \
+  P3_HD S square_root(S a) { return sqrt_(a); }                                          \
+  P3_HD S reciprocal(S a) { return S(1) / a; }                                           \
+  P3_HD S fused(S a, S b, S c) { return fma_(a, b, c); }                                 \
+  P3_HD S power_of_two(S shifted) { /* of the integer left in the low bits by kRoundToInteger */ \
+    Real<S>::Bits bits;                                                                  \
+    memcpy(&bits, &shifted, sizeof(bits));                                               \
+    bits = (bits + Real<S>::kExponentBias) << Real<S>::kMantissaBits;                    \
+    memcpy(&shifted, &bits, sizeof(bits));                                               \
+    return shifted;                                                                      \
+  }
+P3_SCALAR_FUNCTIONS(float, fmaf, sqrtf)
+P3_SCALAR_FUNCTIONS(double, fma, sqrt)
+#undef P3_SCALAR_FUNCTIONS
+
+// e^x as scale * (1 + fraction), fraction = expm1 of the reduced argument: both e^x and e^x - 1 keep full precision.
+template <class T>
+struct ScaledExp {
+  T scale, fraction;
+  P3_HD T exp() const { return fused(scale, fraction, scale); }
+  P3_HD T expm1() const { return fused(scale, fraction, scale - T(1)); }
+};
+
+// 1/2!, 1/3!, ... highest first.
+P3_CONSTANT double kInverseFactorials[12] = {
+    1.6059043836821613e-10, 2.08767569878681e-9,    2.505210838544172e-8,  2.755731922398589e-7,
+    2.7557319223985893e-6,  2.48015873015873e-5,    1.984126984126984e-4,  1.3888888888888889e-3,
+    8.333333333333333e-3,   4.1666666666666664e-2,  1.6666666666666666e-1, 0.5};
+
+// e^(high + low), |low| well below |high|, high at most about 80; 0 below the normal range.
+template <class T>
+P3_HD ScaledExp<T> scaled_exp(T high, T low) {
+  using R = RealOf<T>;
+  const T x = maximum(high, T(R::kExpLowest));
+  const T shifted = fused(x, T(1.4426950408889634), T(R::kRoundToInteger));
+  const T n = shifted - T(R::kRoundToInteger);
+  const T r = fused(n, T(-R::kLn2Low), fused(n, T(-R::kLn2High), x)) + low;
+  T series = T(kInverseFactorials[12 - R::kExpTerms]);
+  P3_UNROLL
+  for (int k = 13 - R::kExpTerms; k < 12; ++k) series = fused(series, r, T(kInverseFactorials[k]));
+  return {power_of_two(shifted), fused(r * r, series, r)};
+}
+
+// Values and divided differences of F(t) = erfcx(b) at three points: F(a), F[a,b], F[a,b,c] by nested synthetic division.
+template <class T>
+struct DividedDifferences {
+  T value, first, second;
+};
+
+template <class T, class S, int kTerms>
+P3_HD DividedDifferences<T> divided_differences(const S (&coefficients)[kTerms], T a, T b, T c) {
+  T f = T(coefficients[0]), g = T(0), h = T(0);
+  P3_UNROLL
+  for (int k = 1; k < kTerms; ++k) {
+    h = fused(h, c, g);
+    g = fused(g, b, f);
+    f = fused(f, a, T(coefficients[k]));
+  }
+  return {f, g, h};
+}
+
+template <class T, class S, int kTerms>
+P3_HD T polynomial(const S (&coefficients)[kTerms], T x) {
+  T y = T(coefficients[0]);
+  P3_UNROLL
+  for (int k = 1; k < kTerms; ++k) y = fused(y, x, T(coefficients[k]));
+  return y;
+}
+
+// erfcx(b) and Y of -erfcx'(b) = t^2 Y(t), at t = kappa / (kappa + b).
+template <class T>
+P3_HD T erfcx_value(T t) {
+  return polynomial(RealOf<T>::kErfcxValue, t - T(0.5));
+}
+template <class T>
+P3_HD T erfcx_slope(T t) {
+  return polynomial(RealOf<T>::kErfcxSlope, t - T(0.5));
+}
+
+template <class T>
+struct Moments {
+  T mean, var;
+};
+
+// d out_mean / d mean, d out_mean / d var, d out_var / d mean, d out_var / d var.
+template <class T>
+struct MomentGradients {
+  T mean_mean, mean_var, var_mean, var_var;
+};
+
+// The input x ~ N(mean, var), seen from zero. NaN, and a negative variance, make every field NaN: they show, as they
+// would for sqrt. var = 0 is the limit std -> 0.
+template <class T>
+struct Standardised {
+  T std, beta;             // beta = mean / std
+  T half_density;          // exp(-beta^2 / 2) / 2
+  T density_over_std;      // phi(beta) / std, the density of x at 0; taken as 0 for var = 0
+  MaskOf<T> non_negative;  // mean >= 0
+};
+
+template <class T>
+P3_HD Standardised<T> standardise(T mean, T var) {
+  using R = RealOf<T>;
+  Standardised<T> s;
+  s.std = square_root(var);
+  const T inverse_std = reciprocal(maximum(T(R::kSmallestStd), s.std));  // this order: a NaN std stays NaN
+  s.beta = mean * inverse_std;
+  // mean^2 / (2 var) in two parts: an exponent of 20 with one rounding would already cost 1e-6.
+  const T half_precision = T(0.5) * inverse_std * inverse_std;
+  const T square = mean * mean;
+  const T square_low = fused(mean, mean, -square);
+  const T exponent = square * half_precision;
+  const T rest = (fused(T(-2) * exponent, var, square) + square_low) * half_precision;
+  const MaskOf<T> far = exponent > T(-R::kExpLowest);
+  s.half_density = T(0.5) * select(far, T(0), scaled_exp(-exponent, -rest).exp());
+  s.density_over_std = select(var == T(0), T(0), s.half_density * (T(0.7978845608028654) * inverse_std));
+  s.non_negative = mean >= T(0);
+  return s;
+}
+
+template <class T>
+P3_HD T erfcx_variable(T argument) {  // t = kappa / (kappa + b)
+  return T(RealOf<T>::kKappa) * reciprocal(T(RealOf<T>::kKappa) + argument);
+}
+
+// Moments of max(x, 0) and of its mirror max(-x, 0), and what gradients need beside them.
+template <class T>
+struct PositivePart {
+  T above, below;  // P(x > 0), P(x <= 0)
+  T mean, var;
+  T mirror_mean, mirror_var;
+};
+
+// `tail` is the probability of the far side of zero, `t` belongs to |beta| / sqrt 2.
+template <class T>
+P3_HD PositivePart<T> positive_part(T mean, T var, const Standardised<T>& s, T tail, T t) {
+  // Repeated integrals of the tail, h1 = int tail and h2 = 2 int h1; h1 by a polynomial of its own, not a difference.
+  const T distance = absolute(s.beta);
+  const T h1 = s.half_density * T(0.7071067811865476) * (t * t * erfcx_slope(t));
+  const T h2 = maximum(T(0), tail - distance * h1);
+  const T far_mean = s.std * h1;
+  const T far_var = var * (h2 - h1 * h1);
+  const T near_mean = absolute(mean) + far_mean;
+  const T near_var = var * (T(1) - h2 - h1 * (T(2) * distance + h1));
+  PositivePart<T> y;
+  y.above = select(s.non_negative, T(1) - tail, tail);
+  y.below = select(s.non_negative, tail, T(1) - tail);
+  y.mean = select(s.non_negative, near_mean, far_mean);
+  y.var = select(s.non_negative, near_var, far_var);
+  y.mirror_mean = select(s.non_negative, far_mean, near_mean);
+  y.mirror_var = select(s.non_negative, far_var, near_var);
+  return y;
+}
+
+// ---- LeakyReLU; ReLU is slope = 0 -----------------------------------------------------------------------------
+
+template <class T>
+struct LeakyReluParts {
+  PositivePart<T> y;
+  T density_over_std;
+};
+
+template <class T>
+P3_HD LeakyReluParts<T> leaky_relu_parts(T mean, T var) {
+  const Standardised<T> s = standardise(mean, var);
+  const T t = erfcx_variable(absolute(s.beta) * T(0.7071067811865476));
+  return {positive_part(mean, var, s, s.half_density * erfcx_value(t), t), s.density_over_std};
+}
+
+template <class T>
+P3_HD Moments<T> leaky_relu_moments_of(const LeakyReluParts<T>& parts, T slope) {
+  const PositivePart<T>& y = parts.y;
+  const T out_var = y.var + slope * (slope * y.mirror_var + T(2) * y.mean * y.mirror_mean);
+  return {y.mean - slope * y.mirror_mean, maximum(T(0), out_var)};
+}
+
+template <class T>
+P3_HD MomentGradients<T> leaky_relu_gradients_of(const LeakyReluParts<T>& parts, T slope) {
+  const PositivePart<T>& y = parts.y;
+  const T kink = T(1) - slope;
+  MomentGradients<T> d;
+  d.mean_mean = y.above + slope * y.below;
+  d.mean_var = T(0.5) * kink * parts.density_over_std;
+  d.var_mean = T(2) * kink * (y.below * y.mean + slope * y.above * y.mirror_mean);
+  d.var_var = y.above + slope * slope * y.below - parts.density_over_std * kink * (y.mean - slope * y.mirror_mean);
+  return d;
+}
+
+// ---- ELU ------------------------------------------------------------------------------------------------------
+//
+// ELU(x) = y - alpha u with y = max(x, 0), u = 1 - e^min(x, 0), y u = 0. Three ways to the moments of u, chosen by
+// where zero lies; each is free of cancellation where it is used:
+//   mean >= 0                          first and second differences of erfcx at beta, step +std
+//   mean < 0, std small or zero far    lognormal moments less what lies above zero, differences with step -std
+//   mean < 0, std large, zero near     E[e^(k x); x <= 0] directly
+
+template <class T>
+struct EluParts {
+  PositivePart<T> y;
+  T u_mean, u_var;  // of u
+  T exp_1, exp_2;   // E[e^(k x); x <= 0], k = 1, 2
+  T density_over_std;
+};
+
+template <class T>
+P3_HD EluParts<T> elu_parts(T mean, T var) {
+  using R = RealOf<T>;
+  const T kSmallStd = T(0.5);
+  const T kInvSqrt2 = T(0.7071067811865476);
+  const Standardised<T> s = standardise(mean, var);
+
+  const T step = s.std * kInvSqrt2;
+  const T b0 = s.beta * kInvSqrt2;
+  const T b1 = b0 + step;
+  const T b2 = b1 + step;
+  const MaskOf<T> lognormal = (!s.non_negative) & ((b2 <= T(0)) | (s.std <= kSmallStd));
+  const T arg0 = absolute(b0);
+  const T arg1 = select(lognormal, -b1, absolute(b1));
+  const T arg2 = select(lognormal, -b2, absolute(b2));
+  const MaskOf<T> zero_is_far = arg0 >= arg2;
+
+  // a is the farthest argument: then value, first and second difference are sums of positive terms.
+  const T ta = erfcx_variable(maximum(arg0, arg2));
+  const T tb = erfcx_variable(arg1);
+  const T tc = erfcx_variable(minimum(arg0, arg2));
+  const DividedDifferences<T> f =
+      divided_differences(R::kErfcxValue, ta - T(0.5), tb - T(0.5), tc - T(0.5));
+  const T first_bc = f.first + (tc - ta) * f.second;
+  const T value_b = f.value + (tb - ta) * f.first;
+  const T value_c = f.value + (tc - ta) * (f.first + (tc - tb) * f.second);
+  const T tail_0 = s.half_density * select(zero_is_far, f.value, value_c);
+  const T tail_1 = s.half_density * value_b;
+  const T tail_2 = s.half_density * select(zero_is_far, value_c, f.value);
+  const T unit = step * T(1.0 / R::kKappa);
+  const T scaled_unit = s.half_density * unit * tb;
+  const T difference_1 = scaled_unit * select(s.non_negative, tc * first_bc, ta * f.first);
+  const T difference_2 = T(2) * scaled_unit * unit * (ta * tc) * (first_bc + ta * f.second);
+
+  EluParts<T> e;
+  e.density_over_std = s.density_over_std;
+  e.y = positive_part(mean, var, s, tail_0, select(zero_is_far, ta, tc));
+
+  // e^(mean + var / 2) in two parts, for its square is wanted to full precision; e^(2 mean + 2 var) = that^2 e^var.
+  const T half_var = T(0.5) * var;
+  const T sum = mean + half_var;
+  const T sum_low = (mean - (sum - (sum - mean))) + (half_var - (sum - mean));
+  const ScaledExp<T> lognormal_mean = scaled_exp(sum, sum_low);
+  const ScaledExp<T> exp_minus_var = scaled_exp(-var, T(0));
+  const T lognormal_1 = lognormal_mean.exp();
+  const T lognormal_expm1 = lognormal_mean.expm1();
+  const T lognormal_2 = lognormal_1 * (lognormal_1 * reciprocal(maximum(T(R::kSmallestNormal), exp_minus_var.exp())));
+  e.exp_1 = select(lognormal | (b1 < T(0)), lognormal_1 - tail_1, tail_1);
+  e.exp_2 = select(lognormal | (b2 < T(0)), lognormal_2 - tail_2, tail_2);
+
+  const T lognormal_var = -lognormal_2 * exp_minus_var.expm1();
+  const T w_mean = e.y.above + e.exp_1;  // of w = 1 - u
+  const T var_near = e.y.above + e.exp_2 - w_mean * w_mean;
+  const T var_far = lognormal_var - difference_2 - difference_1 * (difference_1 - T(2) * lognormal_expm1);
+  const T var_positive = difference_2 - difference_1 * difference_1;
+  e.u_mean = select(s.non_negative, difference_1,
+                    select(lognormal, difference_1 - lognormal_expm1, e.y.below - e.exp_1));
+  e.u_var = select(s.non_negative, var_positive, select(lognormal, var_far, var_near));
+  return e;
+}
+
+template <class T>
+P3_HD Moments<T> elu_moments_of(const EluParts<T>& e, T alpha) {
+  const T out_var = e.y.var + alpha * (alpha * e.u_var + T(2) * e.y.mean * e.u_mean);
+  return {e.y.mean - alpha * e.u_mean, maximum(T(0), out_var)};
+}
+
+template <class T>
+P3_HD MomentGradients<T> elu_gradients_of(const EluParts<T>& e, T alpha) {
+  const PositivePart<T>& y = e.y;
+  const T kink = T(1) - alpha;
+  MomentGradients<T> d;
+  d.mean_mean = y.above + alpha * e.exp_1;
+  d.mean_var = T(0.5) * (alpha * e.exp_1 + kink * e.density_over_std);
+  d.var_mean = T(2) * (kink * (y.mean * y.below + alpha * y.above * e.u_mean) +
+                       alpha * (y.mean * e.u_mean + alpha * e.u_var));
+  d.var_var = y.above + alpha * (alpha * (T(2) * e.exp_2 - e.exp_1 * (e.exp_1 + y.above)) - y.mean * e.exp_1) -
+              kink * e.density_over_std * (y.mean - alpha * e.u_mean);
+  return d;
+}
+
+}  // namespace P3_ISA
+}  // namespace p3

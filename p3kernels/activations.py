@@ -1,0 +1,50 @@
+"""The activations that moments pass through, by name: one table for ops, kernels and networks."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+# The numbers are `Activation` of csrc/cpu/kernels.h; ReLU is LeakyReLU with slope 0.
+ELU = 0
+LEAKY_RELU = 1
+
+_DEFAULTS = {"elu": (ELU, 1.0), "relu": (LEAKY_RELU, 0.0), "leaky_relu": (LEAKY_RELU, 0.01)}
+
+
+def resolve_activation(activation: str, parameter: float | None) -> tuple[int, float]:
+    """(kind, parameter) of an activation's name.
+
+    Args:
+        activation: "elu", "relu" or "leaky_relu".
+        parameter: ELU's alpha (> 0) or LeakyReLU's negative slope (>= 0); None for torch's default.
+    """
+    if activation not in _DEFAULTS:
+        raise ValueError(f"activation: expected one of {', '.join(_DEFAULTS)}, got {activation!r}")
+    kind, default = _DEFAULTS[activation]
+    if parameter is None:
+        return kind, default
+    if activation == "relu":
+        raise ValueError("activation_parameter: relu has none; use leaky_relu")
+    check_parameter("activation_parameter", parameter, positive=activation == "elu")
+    return kind, float(parameter)
+
+
+def check_parameter(name: str, value: float, *, positive: bool) -> None:
+    """A finite number, > 0 where `positive`, >= 0 otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if not math.isfinite(value) or value < 0 or (positive and value == 0):
+        raise ValueError(f"{name}: expected a finite number {'> 0' if positive else '>= 0'}, got {value}")
+
+
+def activation_of_module(module: nn.Module) -> tuple[str, float | None] | None:
+    """(name, parameter) of an activation module, or None if it is not one that we know."""
+    if isinstance(module, nn.ELU):
+        return "elu", float(module.alpha)
+    if isinstance(module, nn.LeakyReLU):
+        return "leaky_relu", float(module.negative_slope)
+    if isinstance(module, nn.ReLU):
+        return "relu", None
+    return None

@@ -1,0 +1,71 @@
+"""Which implementations can run here, which one runs, and why another one does not."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from types import ModuleType
+
+import torch
+
+BACKENDS = ("reference", "cpu", "triton", "cuda")
+
+
+@functools.cache
+def load_extension() -> tuple[ModuleType | None, str]:
+    """The native module and "available", or None and the reason why it is missing. Loaded at the first use."""
+    try:
+        extension = importlib.import_module("p3kernels._C")
+        return extension, f"available ({extension.isa()})"
+    except ModuleNotFoundError:
+        return None, "the native extension was not built (no C++ compiler at installation?); reinstall with one"
+    except ImportError as error:
+        return None, f"the native extension does not load: {error}"
+    except ValueError as error:  # P3_CPU_ISA names a set that is not there
+        return None, str(error)
+
+
+def _reasons() -> dict[str, str]:
+    """Every backend with "available" or the reason why not."""
+    _, cpu = load_extension()
+    return {
+        "reference": "available",
+        "cpu": "available" if cpu.startswith("available") else cpu,
+        "triton": "this version has no Triton kernels",
+        "cuda": "this version has no CUDA kernels",
+    }
+
+
+def available_backends() -> dict[str, str]:
+    """What can run on this machine.
+
+    Returns:
+        name → "available" or the reason why not, for "reference", "cpu", "triton" and "cuda".
+    """
+    return _reasons()
+
+
+def choose_backend(backend: str | None, tensor: torch.Tensor) -> str:
+    """The backend that will run an op on `tensor`.
+
+    Args:
+        backend: A name of `BACKENDS`, or None: then the environment variable P3_BACKEND, then the fastest that can.
+        tensor: Any tensor argument of the op; its device decides what is possible.
+
+    Raises:
+        ValueError: `backend` is not a known name.
+        RuntimeError: The backend asked for cannot run here; the message says why.
+    """
+    requested = backend if backend is not None else os.environ.get("P3_BACKEND") or None
+    if requested is None:
+        return "cpu" if tensor.device.type == "cpu" and load_extension()[0] is not None else "reference"
+    source = "backend" if backend is not None else "P3_BACKEND"
+    if requested not in BACKENDS:
+        raise ValueError(f"{source}: expected one of {', '.join(BACKENDS)} or None, got {requested!r}")
+    reason = _reasons()[requested]
+    if reason != "available":
+        raise RuntimeError(f"{source}={requested!r} cannot run: {reason}")
+    if requested == "cpu" and tensor.device.type != "cpu":
+        raise RuntimeError(f"{source}='cpu' cannot run: the tensors are on {tensor.device}")
+    return requested

@@ -1,0 +1,90 @@
+"""Argument checks shared by the ops: a user's mistake ends here, with the argument's name, before any kernel runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+SUPPORTED = (torch.float32, torch.float64)
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """[4, 3] as it stands in messages."""
+    return "[" + ", ".join(str(size) for size in shape) + "]"
+
+
+def under_autocast(*tensors: Tensor) -> bool:
+    """Whether autocast is on for these tensors' device: then half-precision arguments are taken as float32."""
+    return torch.is_autocast_enabled(tensors[0].device.type)
+
+
+def promote(tensor: Tensor) -> Tensor:
+    """float32 for a half-precision tensor, anything else as it is."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None) -> None:
+    """A float32 or float64 tensor with the given number of dimensions.
+
+    Raises:
+        TypeError: Not a tensor, or of another dtype.
+        ValueError: Another number of dimensions.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
+    if tensor.dtype not in SUPPORTED:
+        raise TypeError(f"{name}: expected float32 or float64, got {str(tensor.dtype).removeprefix('torch.')}")
+    if dimensions is not None and tensor.dim() != dimensions:
+        raise ValueError(f"{name}: expected {dimensions} dimensions, got shape {shape_text(tensor.shape)}")
+
+
+def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    """The dtype and device of another argument."""
+    if tensor.dtype != like.dtype:
+        raise TypeError(
+            f"{name}: expected the dtype of {like_name}, {str(like.dtype).removeprefix('torch.')}, "
+            f"got {str(tensor.dtype).removeprefix('torch.')}"
+        )
+    if tensor.device != like.device:
+        raise ValueError(f"{name}: expected the device of {like_name}, {like.device}, got {tensor.device}")
+
+
+def check_shape(name: str, tensor: Tensor, expected: Sequence[int]) -> None:
+    """An exact shape."""
+    if tuple(tensor.shape) != tuple(expected):
+        raise ValueError(f"{name}: expected shape {shape_text(expected)}, got {shape_text(tensor.shape)}")
+
+
+def check_values(name: str, tensor: Tensor) -> None:
+    """With P3_CHECK_VALUES=1, no NaN and nothing negative; otherwise nothing, for it costs a pass and a sync.
+
+    Without the check a negative or NaN variance gives NaN for the elements that it touches, as `sqrt` does.
+    """
+    if os.environ.get("P3_CHECK_VALUES") != "1" or torch.compiler.is_compiling():
+        return
+    bad = ~(tensor >= 0)
+    if bool(bad.any()):
+        value = tensor[bad][0].item()
+        raise ValueError(f"{name}: expected values >= 0, got {int(bad.sum())} that are not, the first {value}")
+
+
+def check_layers(input_size: int, like: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> None:
+    """Weights [O, I] that chain from `input_size`, each with a bias [O] or None."""
+    if len(weights) == 0:
+        raise ValueError("weights: expected at least one layer, got none")
+    if len(biases) != len(weights):
+        raise ValueError(f"biases: expected {len(weights)} entries, one a weight, got {len(biases)}")
+    for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        name = f"weights[{index}]"
+        check_tensor(name, weight, 2)
+        check_like(name, weight, "mean", like)
+        if weight.shape[1] != input_size:
+            raise ValueError(f"{name}: expected {input_size} columns, got shape {shape_text(weight.shape)}")
+        input_size = weight.shape[0]
+        if bias is not None:
+            check_tensor(f"biases[{index}]", bias)
+            check_like(f"biases[{index}]", bias, "mean", like)
+            check_shape(f"biases[{index}]", bias, (input_size,))

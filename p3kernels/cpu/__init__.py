@@ -1,0 +1,1 @@
+"""The CPU backend: native elementwise kernels around torch's matrix products."""

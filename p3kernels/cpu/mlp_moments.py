@@ -1,0 +1,171 @@
+"""Moments through a whole MLP on a CPU.
+
+Rows go through the network in chunks, so that activations and their gradients live in cache and in a few scratch
+buffers; only the pre-activation moments of hidden layers are kept for the backward pass. The biases are added by the
+activation kernels, which saves a pass over each product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from p3kernels.cpu import native
+
+CHUNK_ROWS = 2048
+
+
+def _squares(weights: Sequence[Tensor], stochastic: int) -> list[Tensor]:
+    """W ∘ W of every layer; of the first only the columns that meet a variance."""
+    first = weights[0][:, weights[0].shape[1] - stochastic :]
+    return [first.square(), *(weight.square() for weight in weights[1:])]
+
+
+def _saved_views(saved: Tensor, rows: int, widths: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """The pre-activation moments [B, O] of each activated layer, as views of the one buffer that holds them all."""
+    views, at = [], 0
+    for width in widths:
+        size = rows * width
+        views.append((saved[at : at + size].view(rows, width), saved[at + size : at + 2 * size].view(rows, width)))
+        at += 2 * size
+    return views
+
+
+def _parameter_gradient(parameter: Tensor, layer: int) -> Tensor:
+    """Zeros [O, I]. The first layer's are laid out the other way round: its input size is often odd, and the product
+    that fills them is up to 40 % faster in BLAS when that is not the leading dimension."""
+    return parameter.new_zeros(parameter.shape[::-1]).t() if layer == 0 else torch.zeros_like(parameter)
+
+
+def forward(
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    kind: int,
+    parameter: float,
+    activate_last: bool,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output moments [B, O] and the flat buffer of pre-activation moments (empty unless `save`)."""
+    rows = mean.shape[0]
+    activated = [weight.shape[0] for weight in (weights if activate_last else weights[:-1])]
+    saved = mean.new_empty(2 * rows * sum(activated) if save else 0)
+    pre_activations = _saved_views(saved, rows, activated) if save else []
+    out_mean = mean.new_empty(rows, weights[-1].shape[0])
+    out_var = torch.empty_like(out_mean)
+    chunk = min(CHUNK_ROWS, rows)
+    widest = max(activated, default=0)
+    scratch = [[mean.new_empty(chunk * widest) for _ in range(2)] for _ in range(2)]
+    squares = _squares(weights, var.shape[1])
+
+    for begin in range(0, rows, CHUNK_ROWS):
+        end = min(begin + CHUNK_ROWS, rows)
+        chunk_mean, chunk_var = mean[begin:end], var[begin:end]
+        for layer, (weight, square, bias) in enumerate(zip(weights, squares, biases, strict=True)):
+            last = layer == len(weights) - 1
+            if layer == len(activated):
+                torch.addmm(bias, chunk_mean, weight.t(), out=out_mean[begin:end])
+                torch.mm(chunk_var, square.t(), out=out_var[begin:end])
+                break
+            width = activated[layer]
+            to_mean, to_var = (
+                (out_mean[begin:end], out_var[begin:end])
+                if last
+                else tuple(buffer[: (end - begin) * width].view(-1, width) for buffer in scratch[layer % 2])
+            )
+            pre_mean, pre_var = (
+                tuple(moment[begin:end] for moment in pre_activations[layer]) if save else (to_mean, to_var)
+            )
+            torch.mm(chunk_mean, weight.t(), out=pre_mean)
+            torch.mm(chunk_var, square.t(), out=pre_var)
+            native.moments_forward(kind, parameter, pre_mean, pre_var, bias, to_mean, to_var)
+            chunk_mean, chunk_var = to_mean, to_var
+    return out_mean, out_var, saved
+
+
+def backward(
+    d_out_mean: Tensor,
+    d_out_var: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    saved: Tensor,
+    kind: int,
+    parameter: float,
+    activate_last: bool,
+    need_inputs: tuple[bool, bool],
+    need_parameters: bool,
+) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    """d_mean, d_var, d_weights, d_biases; inputs not needed come back as empty tensors, parameters as empty lists."""
+    rows = mean.shape[0]
+    layers = len(weights)
+    activated = [weight.shape[0] for weight in (weights if activate_last else weights[:-1])]
+    pre_activations = _saved_views(saved, rows, activated)
+    squares = _squares(weights, var.shape[1])
+    d_mean = torch.empty_like(mean) if need_inputs[0] else mean.new_empty(0)
+    d_var = torch.empty_like(var) if need_inputs[1] else var.new_empty(0)
+    d_weights = [_parameter_gradient(weight, layer) for layer, weight in enumerate(weights)] if need_parameters else []
+    d_squares = [_parameter_gradient(square, layer) for layer, square in enumerate(squares)] if need_parameters else []
+    d_biases = [torch.zeros_like(bias) for bias in biases] if need_parameters else []
+
+    chunk = min(CHUNK_ROWS, rows)
+    widest = max(activated, default=0)
+    # Three pairs: gradients of this layer and of the one below, and the activations in between.
+    scratch = [[mean.new_empty(chunk * widest) for _ in range(2)] for _ in range(3)]
+
+    for begin in range(0, rows, CHUNK_ROWS):
+        end = min(begin + CHUNK_ROWS, rows)
+
+        def pair(index: int, width: int, count: int = end - begin) -> tuple[Tensor, Tensor]:
+            first, second = (buffer[: count * width].view(count, width) for buffer in scratch[index])
+            return first, second
+
+        g_mean, g_var = d_out_mean[begin:end], d_out_var[begin:end]
+        if activate_last:
+            pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[-1])
+            to_mean, to_var = pair(layers % 2, activated[-1])
+            native.moments_backward(kind, parameter, pre_mean, pre_var, biases[-1], g_mean, g_var, to_mean, to_var)
+            g_mean, g_var = to_mean, to_var
+        for layer in reversed(range(layers)):
+            if layer > 0:
+                width = activated[layer - 1]
+                below_mean, below_var = pair((layer + 1) % 2, width)
+                in_mean, in_var = pair(2, width)
+                torch.mm(g_mean, weights[layer], out=below_mean)
+                torch.mm(g_var, squares[layer], out=below_var)
+                pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[layer - 1])
+                native.moments_backward(
+                    kind,
+                    parameter,
+                    pre_mean,
+                    pre_var,
+                    biases[layer - 1],
+                    below_mean,
+                    below_var,
+                    below_mean,
+                    below_var,
+                    in_mean,
+                    in_var,
+                )
+            else:
+                in_mean, in_var = mean[begin:end], var[begin:end]
+                if need_inputs[0]:
+                    torch.mm(g_mean, weights[0], out=d_mean[begin:end])
+                if need_inputs[1]:
+                    torch.mm(g_var, squares[0], out=d_var[begin:end])
+            if need_parameters:
+                d_weights[layer].addmm_(g_mean.t(), in_mean)
+                d_squares[layer].addmm_(g_var.t(), in_var)
+                d_biases[layer].add_(g_mean.sum(0))
+            if layer > 0:
+                g_mean, g_var = below_mean, below_var
+
+    for weight, d_weight, d_square in zip(weights, d_weights, d_squares, strict=False):
+        stochastic = slice(weight.shape[1] - d_square.shape[1], None)
+        d_weight[:, stochastic].addcmul_(weight[:, stochastic], d_square, value=2)
+    d_weights = [d_weight.contiguous() for d_weight in d_weights]
+    return d_mean, d_var, d_weights, d_biases

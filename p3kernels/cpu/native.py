@@ -1,0 +1,148 @@
+"""The native kernels, called with tensors: contiguous CPU tensors of one dtype in, addresses out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from p3kernels.backends import load_extension
+
+
+def _function(name: str, like: Tensor) -> Any:
+    extension, reason = load_extension()
+    if extension is None:
+        raise RuntimeError(f"backend 'cpu' cannot run: {reason}")
+    return getattr(extension, f"{name}_{'float32' if like.dtype == torch.float32 else 'float64'}")
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def moments_forward(
+    kind: int, parameter: float, mean: Tensor, var: Tensor, bias: Tensor | None, out_mean: Tensor, out_var: Tensor
+) -> None:
+    """out = moments of activation(x + bias), x ~ N(mean, var); all [R, O], bias [O]. In place allowed."""
+    rows, columns = (mean.shape[0], mean.shape[1]) if bias is not None else (1, mean.numel())
+    _function("moments_forward", mean)(
+        kind,
+        parameter,
+        _address(mean),
+        _address(var),
+        _address(bias),
+        _address(out_mean),
+        _address(out_var),
+        rows,
+        columns,
+        torch.get_num_threads(),
+    )
+
+
+def moments_backward(
+    kind: int,
+    parameter: float,
+    mean: Tensor,
+    var: Tensor,
+    bias: Tensor | None,
+    d_out_mean: Tensor,
+    d_out_var: Tensor,
+    d_mean: Tensor,
+    d_var: Tensor,
+    out_mean: Tensor | None = None,
+    out_var: Tensor | None = None,
+) -> None:
+    """d_mean, d_var of `moments_forward`; out_mean and out_var get the forward values again. In place allowed."""
+    rows, columns = (mean.shape[0], mean.shape[1]) if bias is not None else (1, mean.numel())
+    _function("moments_backward", mean)(
+        kind,
+        parameter,
+        _address(mean),
+        _address(var),
+        _address(bias),
+        _address(d_out_mean),
+        _address(d_out_var),
+        _address(d_mean),
+        _address(d_var),
+        _address(out_mean),
+        _address(out_var),
+        rows,
+        columns,
+        torch.get_num_threads(),
+    )
+
+
+def activation_forward(kind: int, parameter: float, x: Tensor, shift: Tensor, out: Tensor) -> None:
+    """out [R, O] = activation(x + shift), shift [S, O] for row r being r mod S. In place allowed."""
+    _function("activation_forward", x)(
+        kind,
+        parameter,
+        _address(x),
+        _address(shift),
+        shift.shape[0],
+        _address(out),
+        x.shape[0],
+        x.shape[1],
+        torch.get_num_threads(),
+    )
+
+
+def activation_backward(kind: int, parameter: float, out: Tensor, d_out: Tensor, d_x: Tensor) -> None:
+    """d_x = d_out · activation′, from the activation's output. In place allowed."""
+    _function("activation_backward", out)(
+        kind, parameter, _address(out), _address(d_out), _address(d_x), out.numel(), torch.get_num_threads()
+    )
+
+
+def mixture_forward(action: Tensor, means: Tensor, std: Tensor, log_sum: Tensor) -> None:
+    """log_sum [B] = log Σ_i N(action | means_i, std²): [B, A], [N, B, A], [A] | [B, A]."""
+    samples, rows, actions = means.shape
+    _function("mixture_forward", means)(
+        _address(action),
+        _address(means),
+        _address(std),
+        actions if std.dim() == 2 else 0,
+        _address(log_sum),
+        samples,
+        rows,
+        actions,
+        torch.get_num_threads(),
+    )
+
+
+def mixture_backward(
+    action: Tensor,
+    means: Tensor,
+    std: Tensor,
+    log_sum: Tensor,
+    d_log_sum: Tensor,
+    d_means: Tensor,
+    d_action: Tensor,
+    d_std: Tensor,
+) -> None:
+    """d_means [N, B, A] is written (may be `means`); d_action and d_std [B, A] are added to."""
+    samples, rows, actions = means.shape
+    _function("mixture_backward", means)(
+        _address(action),
+        _address(means),
+        _address(std),
+        actions if std.dim() == 2 else 0,
+        _address(log_sum),
+        _address(d_log_sum),
+        _address(d_means),
+        _address(d_action),
+        _address(d_std),
+        samples,
+        rows,
+        actions,
+        torch.get_num_threads(),
+    )
+
+
+def normal(seed: int, stream: int, first_sample: int, first_row: int, out: Tensor) -> None:
+    """Fills out [n, R, Z] with the standard normals of samples first_sample.. and rows first_row.. ."""
+    samples, rows, columns = out.shape
+    _function("normal", out)(
+        seed, stream, first_sample, samples, first_row, rows, columns, _address(out), torch.get_num_threads()
+    )

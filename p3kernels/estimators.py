@@ -1,0 +1,198 @@
+"""Two estimators of one marginal policy π(a | o) = ∫ p(a | z) q(z | o) dz, on the same actor and weights."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from p3kernels.nn import mlp_layers
+from p3kernels.ops.mixture_log_prob import mixture_log_prob
+from p3kernels.ops.mlp_mixture_log_prob import mlp_mixture_log_prob
+from p3kernels.ops.mlp_moments import mlp_moments
+from p3kernels.reference.latent_noise import SAMPLING
+
+
+def _gaussian_entropy(std: Tensor) -> Tensor:
+    return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+@dataclass(frozen=True)
+class MomentMatchingPolicy:
+    """N(mean, diag(latent_var) + action_std²): deterministic given the observation."""
+
+    mean: Tensor
+    """[B, A]."""
+    latent_var: Tensor
+    """[B, A]: what the latent's uncertainty adds to the action's variance."""
+    action_std: Tensor
+    """[A] or [B, A]: the exploration noise."""
+    backend: str | None = None
+
+    @functools.cached_property
+    def stddev(self) -> Tensor:
+        """[B, A]: of the action, exploration and latent together."""
+        return (self.latent_var + self.action_std.square()).sqrt()
+
+    def sample(self) -> Tensor:
+        """An action [B, A], without gradient."""
+        with torch.no_grad():
+            return torch.normal(self.mean, self.stddev)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] of action [B, A]."""
+        return mixture_log_prob(action, self.mean[None], self.stddev, backend=self.backend)
+
+    def entropy(self) -> Tensor:
+        """[B], exact for this Gaussian."""
+        return _gaussian_entropy(self.stddev)
+
+
+@dataclass(frozen=True)
+class MomentMatching:
+    """Mean and variance of the latent pushed through the actor in closed form.
+
+    The units of a layer are taken as independent, so the variance is too small where they are not; the mean is close.
+
+    Args:
+        backend: As for the ops.
+    """
+
+    backend: str | None = None
+
+    def policy(
+        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+    ) -> MomentMatchingPolicy:
+        """The marginal policy.
+
+        Args:
+            actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
+            context: [B, C], deterministic.
+            latent_mean: [B, Z].
+            latent_std: [B, Z].
+            action_std: [A] or [B, A].
+        """
+        layers = mlp_layers(actor)
+        mean, latent_var = mlp_moments(
+            torch.cat([context, latent_mean], -1),
+            latent_std.square(),
+            layers.weights,
+            layers.biases,
+            layers.activation,
+            layers.activation_parameter,
+            backend=self.backend,
+        )
+        return MomentMatchingPolicy(mean, latent_var, action_std, self.backend)
+
+
+@dataclass(frozen=True)
+class MonteCarloPolicy:
+    """(1/N) Σ_i N(actor([context, z_i]), action_std²). The samples belong to the object: calls agree with each other."""
+
+    actor: nn.Sequential
+    context: Tensor
+    latent_mean: Tensor
+    latent_std: Tensor
+    action_std: Tensor
+    num_samples: int
+    sampling: str
+    seed: Tensor
+    backend: str | None = None
+
+    def _act(self, noise: Tensor) -> Tensor:
+        latent = self.latent_mean + self.latent_std * noise
+        with torch.autocast(latent.device.type, enabled=False):
+            return self.actor(torch.cat([self.context, latent], -1).to(self.action_std.dtype))
+
+    def sample(self) -> Tensor:
+        """An action [B, A], without gradient: a fresh latent, independent of those in `log_prob`, then exploration."""
+        with torch.no_grad():
+            mean = self._act(torch.randn_like(self.latent_mean))
+            return mean + self.action_std * torch.randn_like(mean)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] of action [B, A]."""
+        layers = mlp_layers(self.actor)
+        return mlp_mixture_log_prob(
+            action,
+            self.context,
+            self.latent_mean,
+            self.latent_std,
+            layers.weights,
+            layers.biases,
+            self.action_std,
+            num_samples=self.num_samples,
+            seed=self.seed,
+            sampling=self.sampling,
+            activation=layers.activation,
+            activation_parameter=layers.activation_parameter,
+            backend=self.backend,
+        )
+
+    @functools.cached_property
+    def _component_moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance [B, A] of the component means, over N fresh latents, one at a time."""
+        mean = self._act(torch.randn_like(self.latent_mean))
+        squares = torch.zeros_like(mean)
+        for count in range(2, self.num_samples + 1):
+            value = self._act(torch.randn_like(self.latent_mean))
+            delta = value - mean
+            mean = mean + delta / count
+            squares = squares + delta * (value - mean)
+        return mean, squares / max(self.num_samples - 1, 1)
+
+    @property
+    def mean(self) -> Tensor:
+        """[B, A]: the mixture's mean, estimated from N latents."""
+        return self._component_moments[0]
+
+    @property
+    def stddev(self) -> Tensor:
+        """[B, A]: of the action, exploration and latent together, estimated from N latents."""
+        return (self._component_moments[1] + self.action_std.square()).sqrt()
+
+    def entropy(self) -> Tensor:
+        """[B]: H(a | z), a lower bound. A mixture's own entropy has no closed form."""
+        return _gaussian_entropy(self.action_std.expand(self.latent_mean.shape[0], -1))
+
+
+@dataclass(frozen=True)
+class MonteCarlo:
+    """The likelihood averaged over latent samples: unbiased, no independence assumed, N times the actor's cost.
+
+    Args:
+        num_samples: N.
+        sampling: "iid", "antithetic" or "sobol" (randomised); see `mlp_mixture_log_prob`.
+        backend: As for the ops.
+    """
+
+    num_samples: int = 15
+    sampling: str = "iid"
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.num_samples, bool) or not isinstance(self.num_samples, int) or self.num_samples < 1:
+            raise ValueError(f"num_samples: expected an integer >= 1, got {self.num_samples!r}")
+        if self.sampling not in SAMPLING:
+            raise ValueError(f"sampling: expected one of {', '.join(SAMPLING)}, got {self.sampling!r}")
+
+    def policy(
+        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+    ) -> MonteCarloPolicy:
+        """The marginal policy, with latents drawn anew; arguments as for `MomentMatching.policy`."""
+        mlp_layers(actor)
+        seed = torch.randint(2**62, (1,))
+        return MonteCarloPolicy(
+            actor,
+            context,
+            latent_mean,
+            latent_std,
+            action_std,
+            self.num_samples,
+            self.sampling,
+            seed,
+            self.backend,
+        )

@@ -1,0 +1,34 @@
+"""`leaky_relu_moments`: mean and variance of LeakyReLU of a Gaussian."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from p3kernels import reference
+from p3kernels.activations import LEAKY_RELU, check_parameter
+from p3kernels.backends import choose_backend
+from p3kernels.ops.activation_moments import check_moments
+
+
+def leaky_relu_moments(
+    mean: Tensor, var: Tensor, negative_slope: float = 0.01, *, backend: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of LeakyReLU(x), x ~ N(mean, var), elementwise and exact to rounding.
+
+    With y = max(x, 0) and n = max(−x, 0): E = E[y] − λ E[n], Var = Var[y] + λ² Var[n] + 2 λ E[y] E[n].
+
+    Args:
+        mean: Any shape, float32 or float64.
+        var: The same shape, ≥ 0; 0 is the deterministic limit, negative or NaN gives NaN.
+        negative_slope: λ ≥ 0.
+        backend: None to choose, or "reference", "cpu", "triton", "cuda".
+
+    Returns:
+        Mean and variance, of the shape of `mean`; differentiable once in `mean` and `var`.
+    """
+    mean, var = check_moments(mean, var)
+    check_parameter("negative_slope", negative_slope, positive=False)
+    if choose_backend(backend, mean) == "reference":
+        return reference.leaky_relu_moments(mean, var, negative_slope)
+    return torch.ops.p3kernels.activation_moments_cpu(mean, var, LEAKY_RELU, negative_slope)

@@ -1,0 +1,48 @@
+"""`linear_elu_moments`: moments through a linear layer and an ELU in one pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from p3kernels import checks, reference
+from p3kernels.activations import ELU, check_parameter
+from p3kernels.backends import choose_backend
+from p3kernels.ops.linear_moments import check_linear
+from p3kernels.ops.mlp_moments import run_mlp_moments_cpu
+
+
+def linear_elu_moments(
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    alpha: float = 1.0,
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of ELU(W x + b) for independent x ~ N(mean, var), keeping only the pre-activation moments.
+
+    Args:
+        mean: [B, I], float32 or float64.
+        var: [B, J], J ≤ I: the last J inputs are stochastic, the first I − J are not.
+        weight: [O, I].
+        bias: [O] or None.
+        alpha: ELU's α, > 0.
+        backend: None to choose, or "reference", "cpu", "triton", "cuda".
+
+    Returns:
+        Mean and variance [B, O], differentiable once in every tensor.
+    """
+    if isinstance(mean, Tensor) and checks.under_autocast(mean):
+        tensors = (checks.promote(tensor) for tensor in (mean, var, weight))
+        with torch.autocast(mean.device.type, enabled=False):
+            return linear_elu_moments(
+                *tensors, None if bias is None else checks.promote(bias), alpha, backend=backend
+            )
+    check_linear(mean, var)
+    checks.check_layers(mean.shape[1], mean, [weight], [bias])
+    check_parameter("alpha", alpha, positive=True)
+    if choose_backend(backend, mean) == "reference":
+        return reference.linear_elu_moments(mean, var, weight, bias, alpha)
+    return run_mlp_moments_cpu(mean, var, [weight], [bias], ELU, alpha, activate_last=True)

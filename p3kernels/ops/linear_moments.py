@@ -1,0 +1,48 @@
+"""`linear_moments`: moments through a linear layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from p3kernels import checks, reference
+from p3kernels.backends import choose_backend
+
+
+def check_linear(mean: Tensor, var: Tensor) -> None:
+    """mean [B, I], var [B, J], 0 ≤ J ≤ I."""
+    checks.check_tensor("mean", mean, 2)
+    checks.check_tensor("var", var, 2)
+    checks.check_like("var", var, "mean", mean)
+    if var.shape[0] != mean.shape[0] or var.shape[1] > mean.shape[1]:
+        raise ValueError(
+            f"var: expected shape [{mean.shape[0]}, J] with J <= {mean.shape[1]}, got {checks.shape_text(var.shape)}"
+        )
+    checks.check_values("var", var)
+
+
+def linear_moments(
+    mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of W x + b for independent x ~ N(mean, var): mean Wᵀ + b and var (W ∘ W)ᵀ.
+
+    Two matrix products, which torch does as well as can be on every device: all backends are the same code here.
+
+    Args:
+        mean: [B, I], float32 or float64.
+        var: [B, J], J ≤ I: the last J inputs are stochastic, the first I − J are not.
+        weight: [O, I].
+        bias: [O] or None.
+        backend: None to choose, or "reference", "cpu", "triton", "cuda".
+
+    Returns:
+        Mean and variance [B, O], differentiable any number of times.
+    """
+    if isinstance(mean, Tensor) and checks.under_autocast(mean):
+        tensors = (checks.promote(tensor) for tensor in (mean, var, weight))
+        with torch.autocast(mean.device.type, enabled=False):
+            return linear_moments(*tensors, None if bias is None else checks.promote(bias), backend=backend)
+    check_linear(mean, var)
+    checks.check_layers(mean.shape[1], mean, [weight], [bias])
+    choose_backend(backend, mean)
+    return reference.linear_moments(mean, var, weight, bias)

@@ -1,0 +1,100 @@
+"""`mixture_log_prob`: likelihood of an action under a mixture of Gaussians."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from p3kernels import checks, reference
+from p3kernels.backends import choose_backend
+from p3kernels.cpu import native
+
+
+@torch.library.custom_op("p3kernels::mixture_log_prob_cpu", mutates_args=(), device_types="cpu")
+def mixture_log_prob_cpu(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
+    """[B, A], [N, B, A], [A] | [B, A] → [B]."""
+    log_sum = action.new_empty(action.shape[0])
+    native.mixture_forward(action.contiguous(), means.contiguous(), std.contiguous(), log_sum)
+    return log_sum.sub_(math.log(means.shape[0]))
+
+
+@mixture_log_prob_cpu.register_fake
+def _(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
+    return action.new_empty(action.shape[0])
+
+
+@torch.library.custom_op("p3kernels::mixture_log_prob_backward_cpu", mutates_args=(), device_types="cpu")
+def mixture_log_prob_backward_cpu(
+    d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """d_action [B, A], d_means [N, B, A], d_std of the shape of std."""
+    action, means, std = action.contiguous(), means.contiguous(), std.contiguous()
+    d_action, d_std = torch.zeros_like(action), torch.zeros_like(action)
+    d_means = torch.empty_like(means)
+    log_sum = log_prob + math.log(means.shape[0])
+    native.mixture_backward(action, means, std, log_sum, d_log_prob.contiguous(), d_means, d_action, d_std)
+    return d_action, d_means, d_std if std.dim() == 2 else d_std.sum(0)
+
+
+@mixture_log_prob_backward_cpu.register_fake
+def _(
+    d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    like = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (action, means, std)]
+    return like[0], like[1], like[2]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(output, *inputs)
+
+
+def _backward(ctx: Any, d_log_prob: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.ops.p3kernels.mixture_log_prob_backward_cpu(d_log_prob, *ctx.saved_tensors)
+
+
+mixture_log_prob_cpu.register_autograd(_backward, setup_context=_setup_context)
+
+
+def check_action(action: Tensor, std: Tensor) -> None:
+    """action [B, A], std [A] or [B, A], A ≥ 1."""
+    checks.check_tensor("action", action, 2)
+    checks.check_tensor("std", std)
+    checks.check_like("std", std, "action", action)
+    if action.shape[1] == 0:
+        raise ValueError(f"action: expected at least one column, got shape {checks.shape_text(action.shape)}")
+    if tuple(std.shape) not in ((action.shape[1],), tuple(action.shape)):
+        raise ValueError(
+            f"std: expected shape [{action.shape[1]}] or {checks.shape_text(action.shape)}, "
+            f"got {checks.shape_text(std.shape)}"
+        )
+    checks.check_values("std", std)
+
+
+def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str | None = None) -> Tensor:
+    """log (1/N) Σ_i N(action | means_i, std²), with a running maximum; nothing of size [N, B, A] is allocated.
+
+    A row in which every sample's likelihood is 0 gives −inf, with gradient 0.
+
+    Args:
+        action: [B, A], float32 or float64.
+        means: [N, B, A], N ≥ 1.
+        std: [A] or [B, A], > 0.
+        backend: None to choose, or "reference", "cpu", "triton", "cuda".
+
+    Returns:
+        Log-likelihood [B], differentiable in every tensor (twice on the reference backend).
+    """
+    if isinstance(action, Tensor) and checks.under_autocast(action):
+        action, means, std = checks.promote(action), checks.promote(means), checks.promote(std)
+    check_action(action, std)
+    checks.check_tensor("means", means, 3)
+    checks.check_like("means", means, "action", action)
+    if means.shape[0] == 0:
+        raise ValueError(f"means: expected at least one sample, got shape {checks.shape_text(means.shape)}")
+    checks.check_shape("means", means, (means.shape[0], *action.shape))
+    if choose_backend(backend, action) == "reference":
+        return reference.mixture_log_prob(action, means, std)
+    return torch.ops.p3kernels.mixture_log_prob_cpu(action, means, std)

@@ -1,0 +1,78 @@
+"""Standard-normal latent noise as plain torch: counter-based, so that every backend draws the same numbers.
+
+The number at (seed, sample, row, column) is Philox4x32-10 with key `seed` and counter (column // 4, sample, row,
+stream), turned into normals by Box–Muller; it depends on no size. Sampling schemes:
+
+- "iid": independent samples.
+- "antithetic": the second half of the samples is minus the first half.
+- "sobol": one scrambled Sobol set over the samples, shifted modulo 1 by a row's own uniform vector (so that rows stay
+  independent and every sample is exactly standard normal), through the inverse normal distribution function.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+SAMPLING = ("iid", "antithetic", "sobol")
+SHIFT_STREAM = 1
+_MASK = 0xFFFFFFFF
+
+
+def sobol_points(seed: int, num_samples: int, dimension: int, dtype: torch.dtype) -> Tensor:
+    """[N, Z] scrambled Sobol points in [0, 1)."""
+    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed & 0x7FFFFFFF)
+    return engine.draw(num_samples, dtype=dtype)
+
+
+def _multiply(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
+    """High and low 32 bits of a · b for 32-bit values held in int64, without overflow."""
+    a_high, a_low = a >> 16, a & 0xFFFF
+    low_part = b * a_low
+    middle = b * a_high + (low_part >> 16)
+    return middle >> 16, ((middle << 16) | (low_part & 0xFFFF)) & _MASK
+
+
+def philox(seed: int, counter: list[Tensor]) -> list[Tensor]:
+    """Philox4x32-10 of four 32-bit counters held in int64."""
+    c0, c1, c2, c3 = counter
+    key0, key1 = seed & _MASK, (seed >> 32) & _MASK
+    for _ in range(10):
+        high0, low0 = _multiply(0xD2511F53, c0)
+        high1, low1 = _multiply(0xCD9E8D57, c2)
+        c0, c1, c2, c3 = high1 ^ c1 ^ key0, low1, high0 ^ c3 ^ key1, low0
+        key0, key1 = (key0 + 0x9E3779B9) & _MASK, (key1 + 0xBB67AE85) & _MASK
+    return [c0, c1, c2, c3]
+
+
+def normal(seed: int, stream: int, samples: int, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """[N, B, Z] standard normals, computed in float64."""
+    blocks = (columns + 3) // 4
+    shape = (samples, rows, blocks)
+    counter = [
+        torch.arange(blocks).expand(shape),
+        torch.arange(samples)[:, None, None].expand(shape),
+        torch.arange(rows)[None, :, None].expand(shape),
+        torch.full(shape, stream),
+    ]
+    uniform = [(word.double() + 0.5) / 2.0**32 for word in philox(seed, counter)]
+    numbers = []
+    for radius_source, angle_source in (uniform[:2], uniform[2:]):
+        radius, angle = torch.sqrt(-2 * torch.log(radius_source)), 2 * math.pi * angle_source
+        numbers += [radius * torch.cos(angle), radius * torch.sin(angle)]
+    return torch.stack(numbers, -1).reshape(samples, rows, 4 * blocks)[..., :columns].to(dtype)
+
+
+def latent_noise(seed: int, num_samples: int, rows: int, columns: int, sampling: str, dtype: torch.dtype) -> Tensor:
+    """The whole noise [N, B, Z] of a seed."""
+    if sampling == "iid":
+        return normal(seed, 0, num_samples, rows, columns, dtype)
+    if sampling == "antithetic":
+        first = normal(seed, 0, (num_samples + 1) // 2, rows, columns, dtype)
+        return torch.cat([first, -first[: num_samples // 2]])
+    shift = torch.special.ndtr(normal(seed, SHIFT_STREAM, 1, rows, columns, torch.float64))
+    points = sobol_points(seed, num_samples, columns, dtype)[:, None].double()
+    margin = torch.finfo(dtype).eps / 2
+    return torch.special.ndtri((points + shift).remainder(1.0).clamp(margin, 1 - margin)).to(dtype)

@@ -1,0 +1,61 @@
+"""Mean and variance of LeakyReLU(x), x ~ N(mean, var): f(x) = y − λ n with y = max(x, 0), n = max(−x, 0), y n = 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from p3kernels.reference.gaussian import guard, positive_part
+
+
+class _LeakyReluMoments(torch.autograd.Function):
+    @staticmethod
+    def forward(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+        m, v = mean.double(), var.double()
+        y = positive_part(m, v)
+        out_mean = y.mean - slope * y.mirror_mean
+        out_var = y.var + slope * (slope * y.mirror_var + 2 * y.mean * y.mirror_mean)
+        certain = v == 0
+        out_mean = torch.where(certain, torch.where(m > 0, m, slope * m), out_mean)
+        out_var = torch.where(certain, 0, out_var.clamp_min(0))
+        return guard(mean, var, out_mean), guard(mean, var, out_var)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
+        mean, var, ctx.slope = inputs
+        ctx.save_for_backward(mean, var)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out_mean: Tensor, d_out_var: Tensor) -> tuple[Tensor, Tensor, None]:
+        mean, var = ctx.saved_tensors
+        mean_mean, mean_var, var_mean, var_var = leaky_relu_gradients(mean, var, ctx.slope)
+        return d_out_mean * mean_mean + d_out_var * var_mean, d_out_mean * mean_var + d_out_var * var_var, None
+
+
+def leaky_relu_gradients(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """∂out_mean/∂mean, ∂out_mean/∂var, ∂out_var/∂mean, ∂out_var/∂var, by Price's theorem."""
+    m, v = mean.double(), var.double()
+    y = positive_part(m, v)
+    kink = 1 - slope
+    certain = v == 0
+    derivative = torch.where(m > 0, 1.0, slope)
+    mean_mean = y.above + slope * y.below
+    mean_var = 0.5 * kink * y.density_over_std
+    var_mean = 2 * kink * (y.below * y.mean + slope * y.above * y.mirror_mean)
+    var_var = y.above + slope**2 * y.below - kink * y.density_over_std * (y.mean - slope * y.mirror_mean)
+    return (
+        guard(mean, var, torch.where(certain, derivative, mean_mean)),
+        guard(mean, var, torch.where(certain, 0, mean_var)),
+        guard(mean, var, torch.where(certain, 0, var_mean)),
+        guard(mean, var, torch.where(certain, derivative.square(), var_var)),
+    )
+
+
+def leaky_relu_moments(mean: Tensor, var: Tensor, negative_slope: float = 0.01) -> tuple[Tensor, Tensor]:
+    """Moments of LeakyReLU(x), elementwise, with exact gradients; computed in float64 whatever the dtype."""
+    out_mean, out_var = _LeakyReluMoments.apply(mean, var, negative_slope)
+    return out_mean, out_var

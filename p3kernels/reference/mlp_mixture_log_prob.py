@@ -1,0 +1,35 @@
+"""The Monte Carlo likelihood of a latent-conditioned MLP policy: everything expanded over the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from p3kernels.activations import ELU, resolve_activation
+from p3kernels.reference.mixture_log_prob import mixture_log_prob
+
+
+def mlp_mixture_log_prob(
+    action: Tensor,
+    context: Tensor,
+    latent_mean: Tensor,
+    latent_std: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    std: Tensor,
+    noise: Tensor,
+    activation: str = "elu",
+    activation_parameter: float | None = None,
+) -> Tensor:
+    """log (1/N) Σ_i N(action | actor([context, latent_mean + latent_std ∘ noise_i]), std²), noise [N, B, Z] → [B]."""
+    kind, parameter = resolve_activation(activation, activation_parameter)
+    latent = latent_mean + latent_std * noise
+    hidden = torch.cat([context.expand(noise.shape[0], *context.shape), latent], -1)
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        hidden = torch.nn.functional.linear(hidden, weight, bias)
+        if layer < len(weights) - 1:
+            functional = torch.nn.functional
+            hidden = functional.elu(hidden, parameter) if kind == ELU else functional.leaky_relu(hidden, parameter)
+    return mixture_log_prob(action, hidden, std)

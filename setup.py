@@ -1,0 +1,65 @@
+"""Builds the native extension by calling CMake; everything else about the package is in pyproject.toml.
+
+Without a C++ compiler, or where the build fails, the package installs without the extension: the reference backend
+works, `p3 info` says what is missing. P3_REQUIRE_NATIVE=1 makes that an error.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+class CMakeBuild(build_ext):
+    """One extension, `p3kernels._C`, whose sources only CMakeLists.txt knows."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Configures and builds in build_temp, then puts the module where setuptools expects it."""
+        target = Path(self.get_ext_fullpath(ext.name)).resolve()
+        try:
+            self._build(target)
+        except (OSError, ImportError, subprocess.CalledProcessError) as error:
+            if os.environ.get("P3_REQUIRE_NATIVE") == "1":
+                raise
+            print(f"p3kernels: no native CPU kernels in this installation ({error})", file=sys.stderr)
+
+    def _build(self, target: Path) -> None:
+        import pybind11  # noqa: PLC0415  a build requirement, absent from an installed machine
+
+        build = Path(self.build_temp).resolve() / "cmake"
+        build.mkdir(parents=True, exist_ok=True)
+        configure = [
+            "cmake",
+            "-S",
+            str(ROOT),
+            "-B",
+            str(build),
+            "-G",
+            "Ninja",
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target.parent}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            f"-DP3_CUDA={os.environ.get('P3_CUDA', 'auto')}",
+        ]
+        subprocess.run(configure, check=True)
+        subprocess.run(["cmake", "--build", str(build)], check=True)
+
+    def get_outputs(self) -> list[str]:
+        """Only what was built: an install without the extension is a valid one."""
+        return [path for path in super().get_outputs() if Path(path).exists()]
+
+    def copy_extensions_to_source(self) -> None:
+        """As setuptools does for an editable install, unless there is nothing to copy."""
+        if all(Path(self.get_ext_fullpath(ext.name)).exists() or self.inplace for ext in self.extensions):
+            super().copy_extensions_to_source()
+
+
+setup(ext_modules=[Extension("p3kernels._C", sources=[])], cmdclass={"build_ext": CMakeBuild})

@@ -1,0 +1,1 @@
+"""The P³ PPO trainer, and the `p3` command."""
