@@ -123,6 +123,20 @@ void mixture_backward(Address action, Address means, Address std, int64_t std_st
   });
 }
 
+// d [samples, rows, d_columns], of which the first `columns` count, noise [samples, rows, columns]; d_mean and d_std
+// [rows, columns] are added to.
+template <class S>
+void latent_backward(Address d, int64_t d_columns, Address noise, Address d_mean, Address d_std, int64_t samples,
+                     int64_t rows, int64_t columns, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(rows, samples * columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      k.latent_backward(at<S>(d, b * d_columns), rows * d_columns, at<S>(noise, b * columns), rows * columns, samples,
+                        at<S>(d_mean, b * columns), at<S>(d_std, b * columns), columns);
+    }
+  });
+}
+
 // out [samples, rows, columns] for samples first_sample.. and rows first_row.. of the whole.
 template <class S>
 void normal(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row, int64_t rows,
@@ -145,6 +159,7 @@ void define(py::module_& m, const std::string& suffix) {
   m.def(("activation_backward_" + suffix).c_str(), &activation_backward<S>, guard);
   m.def(("mixture_forward_" + suffix).c_str(), &mixture_forward<S>, guard);
   m.def(("mixture_backward_" + suffix).c_str(), &mixture_backward<S>, guard);
+  m.def(("latent_backward_" + suffix).c_str(), &latent_backward<S>, guard);
   m.def(("normal_" + suffix).c_str(), &normal<S>, guard);
 }
 

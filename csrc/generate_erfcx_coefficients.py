@@ -48,9 +48,7 @@ def interpolate(function, t_max, terms):
 def recentre(coefficients):
     """The same polynomial in powers of t - CENTRE."""
     count = len(coefficients)
-    return [
-        sum(coefficients[k] * mp.binomial(k, j) * CENTRE ** (k - j) for k in range(j, count)) for j in range(count)
-    ]
+    return [sum(coefficients[k] * mp.binomial(k, j) * CENTRE ** (k - j) for k in range(j, count)) for j in range(count)]
 
 
 def emit(name, ctype, suffix, values):
@@ -61,10 +59,11 @@ def emit(name, ctype, suffix, values):
 
 
 def main():
+    """Writes the header to standard output."""
     print("// Written by generate_erfcx_coefficients.py; do not edit.")
     print("// In powers of t - 1/2, highest first: erfcx(b) = F(t), -erfcx'(b) = t^2 Y(t), t = kappa / (kappa + b).")
-    for ctype, suffix, kappa, degree, slope_degree in KINDS:
-        kappa = mp.mpf(kappa)
+    for ctype, suffix, kappa_value, degree, slope_degree in KINDS:
+        kappa = mp.mpf(kappa_value)
         t_max = kappa / (kappa + B_MIN)
         print(f"P3_CONSTANT {ctype} kErfcxKappa_{ctype} = {mp.nstr(kappa, 3)}{suffix};")
         # Fitted as t times a polynomial, so that F(0) = 0 as it must be.

@@ -26,15 +26,17 @@ def load_extension() -> tuple[ModuleType | None, str]:
         return None, str(error)
 
 
-def _reasons() -> dict[str, str]:
-    """Every backend with "available" or the reason why not."""
-    _, cpu = load_extension()
-    return {
+@torch.compiler.assume_constant_result  # a compiled graph is made for one machine and one installation
+def backend_reason(name: str) -> str:
+    """Either "available", or why the backend `name` cannot run here."""
+    if name == "cpu":
+        return "available" if load_extension()[0] is not None else load_extension()[1]
+    reasons = {
         "reference": "available",
-        "cpu": "available" if cpu.startswith("available") else cpu,
         "triton": "this version has no Triton kernels",
         "cuda": "this version has no CUDA kernels",
     }
+    return reasons[name]
 
 
 def available_backends() -> dict[str, str]:
@@ -43,7 +45,7 @@ def available_backends() -> dict[str, str]:
     Returns:
         name → "available" or the reason why not, for "reference", "cpu", "triton" and "cuda".
     """
-    return _reasons()
+    return {name: backend_reason(name) for name in BACKENDS}
 
 
 def choose_backend(backend: str | None, tensor: torch.Tensor) -> str:
@@ -59,11 +61,11 @@ def choose_backend(backend: str | None, tensor: torch.Tensor) -> str:
     """
     requested = backend if backend is not None else os.environ.get("P3_BACKEND") or None
     if requested is None:
-        return "cpu" if tensor.device.type == "cpu" and load_extension()[0] is not None else "reference"
+        return "cpu" if tensor.device.type == "cpu" and backend_reason("cpu") == "available" else "reference"
     source = "backend" if backend is not None else "P3_BACKEND"
     if requested not in BACKENDS:
         raise ValueError(f"{source}: expected one of {', '.join(BACKENDS)} or None, got {requested!r}")
-    reason = _reasons()[requested]
+    reason = backend_reason(requested)
     if reason != "available":
         raise RuntimeError(f"{source}={requested!r} cannot run: {reason}")
     if requested == "cpu" and tensor.device.type != "cpu":

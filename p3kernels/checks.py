@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+P = ParamSpec("P")
+R = TypeVar("R")
 SUPPORTED = (torch.float32, torch.float64)
 
 
@@ -16,14 +20,27 @@ def shape_text(shape: Sequence[int]) -> str:
     return "[" + ", ".join(str(size) for size in shape) + "]"
 
 
-def under_autocast(*tensors: Tensor) -> bool:
-    """Whether autocast is on for these tensors' device: then half-precision arguments are taken as float32."""
-    return torch.is_autocast_enabled(tensors[0].device.type)
+def _promote(value: Any) -> Any:
+    """float32 for half-precision tensors, also inside lists and tuples; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
+    if isinstance(value, list | tuple):
+        return [_promote(item) for item in value]
+    return value
 
 
-def promote(tensor: Tensor) -> Tensor:
-    """float32 for a half-precision tensor, anything else as it is."""
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+def full_precision(op: Callable[P, R]) -> Callable[P, R]:
+    """Under autocast the op runs outside of it, on float32: moments of rounded activations would not be moments."""
+
+    @functools.wraps(op)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        tensor = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+        if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
+            return op(*args, **kwargs)
+        with torch.autocast(tensor.device.type, enabled=False):
+            return op(*_promote(args), **{name: _promote(value) for name, value in kwargs.items()})
+
+    return wrapper
 
 
 def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None) -> None:

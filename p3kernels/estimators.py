@@ -90,7 +90,7 @@ class MomentMatching:
 
 @dataclass(frozen=True)
 class MonteCarloPolicy:
-    """(1/N) Σ_i N(actor([context, z_i]), action_std²). The samples belong to the object: calls agree with each other."""
+    """(1/N) Σ_i N(actor([context, z_i]), action_std²). The samples are the object's: its calls agree."""
 
     actor: nn.Sequential
     context: Tensor

@@ -41,9 +41,7 @@ def mlp_layers(network: nn.Sequential) -> MlpLayers:
             continue
         activation = activation_of_module(module)
         if not isinstance(module, nn.Linear) and activation is None:
-            raise TypeError(
-                f"actor[{name}]: expected Linear, ELU, ReLU or LeakyReLU, got {type(module).__name__}"
-            )
+            raise TypeError(f"actor[{name}]: expected Linear, ELU, ReLU or LeakyReLU, got {type(module).__name__}")
         if isinstance(module, nn.Linear) != linear_next:
             wanted = "a Linear" if linear_next else "an activation"
             raise ValueError(f"actor[{name}]: expected {wanted} here, got {type(module).__name__}")

@@ -30,6 +30,9 @@ struct Kernels {
   void (*mixture_backward)(const S* action, const S* means, int64_t sample_stride, const S* std, int64_t num_samples,
                            int64_t num_actions, S log_sum, S d_log_sum, S* d_means, int64_t d_sample_stride,
                            S* d_action, S* d_std);
+  // d_mean [n] += sum_i d_i and d_std [n] += sum_i d_i noise_i over the samples of one row; the d_i are d_stride apart.
+  void (*latent_backward)(const S* d, int64_t d_stride, const S* noise, int64_t noise_stride, int64_t num_samples,
+                          S* d_mean, S* d_std, int64_t n);
   // [n] standard normals of one (seed, stream, sample, row).
   void (*normal)(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* out, int64_t n);
 };

@@ -78,5 +78,20 @@ void mixture_backward(const S* action, const S* means, int64_t sample_stride, co
   for (int64_t a = 0; a < num_actions; ++a) d_std[a] -= total_weight / std[a];
 }
 
+// Gradients of z = mean + std noise_i, summed over the samples of one row.
+template <class S>
+void latent_backward(const S* d, int64_t d_stride, const S* noise, int64_t noise_stride, int64_t num_samples,
+                     S* d_mean, S* d_std, int64_t n) {
+  for (int64_t i = 0; i < num_samples; ++i) {
+    const S* d_i = d + i * d_stride;
+    const S* noise_i = noise + i * noise_stride;
+#pragma omp simd
+    for (int64_t z = 0; z < n; ++z) {
+      d_mean[z] += d_i[z];
+      d_std[z] += d_i[z] * noise_i[z];
+    }
+  }
+}
+
 }  // namespace P3_ISA
 }  // namespace p3

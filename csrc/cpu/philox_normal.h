@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels.h"
 
@@ -64,13 +65,15 @@ static inline void box_muller(double u1, double u2, double* a, double* b) {
   *b = radius * std::sin(angle);
 }
 
+// Column z of n comes from word z / blocks of counter z % blocks, blocks = ceil(n / 4): whole words are stored at once.
 template <class S>
 void normal(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* out, int64_t n) {
   uint32_t c[4][kPhiloxBlock];
   S values[4][kPhiloxBlock];
-  for (int64_t at = 0; at < n; at += 4 * kPhiloxBlock) {
+  const int64_t blocks = (n + 3) / 4;
+  for (int64_t at = 0; at < blocks; at += kPhiloxBlock) {
     for (int j = 0; j < kPhiloxBlock; ++j) {
-      c[0][j] = static_cast<uint32_t>(at / 4 + j);
+      c[0][j] = static_cast<uint32_t>(at + j);
       c[1][j] = sample;
       c[2][j] = row;
       c[3][j] = stream;
@@ -79,10 +82,16 @@ void normal(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* ou
     const S scale = S(1) / S(4294967296.0);
     for (int j = 0; j < kPhiloxBlock; ++j) {
       box_muller((S(c[0][j]) + S(0.5)) * scale, (S(c[1][j]) + S(0.5)) * scale, &values[0][j], &values[1][j]);
+    }
+    for (int j = 0; j < kPhiloxBlock; ++j) {
       box_muller((S(c[2][j]) + S(0.5)) * scale, (S(c[3][j]) + S(0.5)) * scale, &values[2][j], &values[3][j]);
     }
-    const int64_t count = n - at < 4 * kPhiloxBlock ? n - at : 4 * kPhiloxBlock;
-    for (int64_t k = 0; k < count; ++k) out[at + k] = values[k & 3][k >> 2];
+    for (int word = 0; word < 4; ++word) {
+      const int64_t begin = word * blocks + at;
+      const int64_t end = begin + (blocks - at < kPhiloxBlock ? blocks - at : kPhiloxBlock);
+      const int64_t count = (end < n ? end : n) - begin;
+      if (count > 0) std::memcpy(out + begin, values[word], sizeof(S) * count);
+    }
   }
 }
 

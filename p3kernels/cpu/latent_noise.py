@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
-from p3kernels.reference.latent_noise import SHIFT_STREAM, sobol_points
+from p3kernels.reference.latent_noise import SHIFT_STREAM, shifted_normals, sobol_points
 
 
 class NoiseSource:
@@ -16,18 +16,15 @@ class NoiseSource:
         self._seed = seed
         self._num_samples = num_samples
         self._sampling = sampling
-        self._points = sobol_points(seed, num_samples, like.shape[1], like.dtype) if sampling == "sobol" else None
+        self._points = sobol_points(seed, num_samples, like.shape[1]) if sampling == "sobol" else None
 
     def fill(self, out: Tensor, first_sample: int, first_row: int) -> None:
         """out [n, R, Z] = noise[first_sample :, first_row :]."""
         samples, rows, columns = out.shape
         if self._points is not None:
-            shift = out.new_empty(1, rows, columns)
+            shift = out.new_empty(1, rows, columns, dtype=torch.float64)
             native.normal(self._seed, SHIFT_STREAM, 0, first_row, shift)
-            points = self._points[first_sample : first_sample + samples, None]
-            margin = torch.finfo(out.dtype).eps / 2
-            uniform = (points + torch.special.ndtr(shift)).remainder_(1.0).clamp_(margin, 1 - margin)
-            torch.special.ndtri(uniform, out=out)
+            out.copy_(shifted_normals(self._points[first_sample : first_sample + samples, None], shift))
         elif self._sampling == "antithetic":
             half = (self._num_samples + 1) // 2
             for index in range(samples):

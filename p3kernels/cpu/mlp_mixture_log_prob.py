@@ -1,8 +1,8 @@
 """The Monte Carlo likelihood of a latent-conditioned MLP policy on a CPU.
 
 Tiles of samples × rows go through the network, so memory does not grow with the number of samples. What does not
-depend on the sample, the context half of the first layer, is computed once a row. The forward pass keeps nothing but
-its result; the backward pass draws the same noise again and recomputes each tile before it differentiates it.
+depend on the sample, the context half of the first layer, is computed once a row. The backward pass draws the same
+noise again; it recomputes the hidden layers of a tile, unless the forward pass could keep them within a fixed budget.
 """
 
 from __future__ import annotations
@@ -20,6 +20,16 @@ from p3kernels.cpu.latent_noise import NoiseSource
 TILE_ROWS = 4096
 """Rows of a tile, samples × rows of the batch: large enough for the matrix products, small enough for the cache."""
 PADDING = 16
+KEPT_BYTES = 64 * 2**20
+"""Hidden activations kept for the backward pass, at most; what does not fit is recomputed there."""
+
+
+def kept_size(rows: int, num_samples: int, weights: Sequence[Tensor]) -> int:
+    """Elements of the buffer of kept activations."""
+    hidden = sum(weight.shape[0] for weight in weights[:-1])
+    if hidden == 0:
+        return 0
+    return hidden * min(rows * num_samples, KEPT_BYTES // (hidden * weights[0].element_size()))
 
 
 @dataclass
@@ -41,9 +51,7 @@ class Problem:
     parameter: float
 
     def __post_init__(self) -> None:
-        self.source = (
-            NoiseSource(self.seed, self.num_samples, self.sampling, self.latent_mean) if self.noise is None else None
-        )
+        self.source = NoiseSource(self.seed, self.num_samples, self.sampling, self.latent_mean)
         columns = self.context.shape[1]
         self.context_weight = self.weights[0][:, :columns]
         # Zero columns up to a full cache line: BLAS is up to 40 % slower on odd sizes.
@@ -67,10 +75,19 @@ class Problem:
 
 
 class Tile:
-    """The scratch buffers of one tile and the network's forward pass in them."""
+    """The scratch buffers of one tile and the network's forward pass in them.
 
-    def __init__(self, problem: Problem) -> None:
+    Args:
+        problem: The op's inputs.
+        kept: Where hidden activations live instead, tile after tile, as long as there is room.
+        recall: Whether `kept` is filled already.
+    """
+
+    def __init__(self, problem: Problem, kept: Tensor, recall: bool) -> None:
         self.problem = problem
+        self._kept = kept
+        self._recall = recall
+        self._used = 0
         self._noise = problem.buffer(problem.latent_mean.shape[1])
         self._latent = problem.buffer(problem.latent_weight.shape[1]).zero_()
         self._outputs = [problem.buffer(width) for width in problem.widths]
@@ -83,20 +100,20 @@ class Tile:
         samples, rows = last - first, end - begin
         count = samples * rows
         shape = (samples, rows, p.latent_mean.shape[1])
-        if p.source is None:
-            assert p.noise is not None
-            self.noise = p.noise[first:last, begin:end]
+        self.noise = self._noise[: math.prod(shape)].view(shape)
+        if p.noise is not None:
+            self.noise.copy_(p.noise[first:last, begin:end])
         else:
-            self.noise = self._noise[: math.prod(shape)].view(shape)
             p.source.fill(self.noise, first, begin)
         self.latent = self._latent[: count * p.latent_weight.shape[1]].view(count, -1)
         latent = self.latent.view(samples, rows, -1)[..., : shape[2]]
         torch.addcmul(p.latent_mean[begin:end], p.latent_std[begin:end], self.noise, out=latent)
-        self.outputs = [
-            buffer[: count * width].view(count, width) for buffer, width in zip(self._outputs, p.widths, strict=True)
-        ]
+        self.outputs, known = self._place(count)
         below = self.latent
         for layer, out in enumerate(self.outputs):
+            if layer < known:
+                below = out
+                continue
             weight = p.latent_weight if layer == 0 else p.weights[layer]
             torch.mm(below, weight.t(), out=out)
             shift = self.context_part[begin:end] if layer == 0 else p.biases[layer][None]
@@ -107,16 +124,35 @@ class Tile:
             below = out
         self.means = self.outputs[-1].view(samples, rows, -1)
 
+    def _place(self, count: int) -> tuple[list[Tensor], int]:
+        """Where the layers' outputs [count, O] of this tile go, and how many of them are there already."""
+        widths = self.problem.widths
+        outputs = [
+            buffer[: count * width].view(count, width) for buffer, width in zip(self._outputs, widths, strict=True)
+        ]
+        hidden = widths[:-1]
+        if self._used + count * sum(hidden) > self._kept.numel():
+            self._used = (
+                self._kept.numel()
+            )  # later, smaller tiles must not slip in: the backward pass goes the same way
+            return outputs, 0
+        for layer, width in enumerate(hidden):
+            outputs[layer] = self._kept[self._used : self._used + count * width].view(count, width)
+            self._used += count * width
+        return outputs, len(hidden) if self._recall else 0
+
 
 def _rows(tensor: Tensor, begin: int, end: int) -> Tensor:
     """std of a tile: [A] as it is, [B, A] by rows."""
     return tensor[begin:end] if tensor.dim() == 2 else tensor
 
 
-def forward(problem: Problem) -> Tensor:
-    """log (1/N) Σ_i N(action | actor([context, z_i]), std²): [B]."""
+def forward(problem: Problem, save: bool) -> tuple[Tensor, Tensor]:
+    """log (1/N) Σ_i N(action | actor([context, z_i]), std²): [B], and the activations kept if `save`."""
     log_sum = problem.action.new_full((problem.action.shape[0],), -math.inf)
-    tile = Tile(problem)
+    size = kept_size(problem.action.shape[0], problem.num_samples, problem.weights) if save else 0
+    kept = problem.action.new_empty(size)
+    tile = Tile(problem, kept, recall=False)
     for first, last, begin, end in problem.tiles():
         tile.run(first, last, begin, end)
         part = torch.empty_like(log_sum[begin:end])
@@ -125,7 +161,7 @@ def forward(problem: Problem) -> Tensor:
             log_sum[begin:end] = part
         else:
             log_sum[begin:end] = torch.logaddexp(log_sum[begin:end], part)
-    return log_sum.sub_(math.log(problem.num_samples))
+    return log_sum.sub_(math.log(problem.num_samples)), kept
 
 
 @dataclass
@@ -142,22 +178,22 @@ class Gradients:
     noise: Tensor | None
 
 
-def backward(problem: Problem, log_prob: Tensor, d_log_prob: Tensor, need_noise: bool) -> Gradients:
+def backward(problem: Problem, log_prob: Tensor, kept: Tensor, d_log_prob: Tensor, need_noise: bool) -> Gradients:
     """Gradients of `forward`; rows and parameters alike, tile by tile."""
     p = problem
     columns = p.context.shape[1]
     log_sum = log_prob + math.log(p.num_samples)
     d_action = torch.zeros_like(p.action)
     d_std_rows = torch.zeros_like(p.action)
-    d_latent_mean = torch.zeros_like(p.latent_mean)
-    d_latent_std = torch.zeros_like(p.latent_std)
+    d_latent_mean = p.latent_mean.new_zeros(p.latent_mean.shape)
+    d_latent_std = p.latent_std.new_zeros(p.latent_std.shape)
     d_context_part = p.action.new_zeros(p.action.shape[0], p.widths[0])
     d_weights = [torch.zeros_like(weight) for weight in p.weights]
     d_biases = [torch.zeros_like(bias) for bias in p.biases]
     d_latent_weight = p.latent_weight.new_zeros(p.latent_weight.shape[::-1]).t()  # faster to fill this way round
     d_noise = torch.empty_like(p.noise) if need_noise and p.noise is not None else None
 
-    tile = Tile(p)
+    tile = Tile(p, kept, recall=True)
     d_buffers = [p.buffer(width) for width in p.widths[:-1]]
     d_latent_buffer = p.buffer(p.latent_weight.shape[1])
     for first, last, begin, end in p.tiles():
@@ -186,11 +222,11 @@ def backward(problem: Problem, log_prob: Tensor, d_log_prob: Tensor, need_noise:
         d_context_part[begin:end] += gradient.view(last - first, end - begin, -1).sum(0)
         d_latent_padded = d_latent_buffer[: tile.latent.numel()].view_as(tile.latent)
         torch.mm(gradient, p.latent_weight, out=d_latent_padded)
-        d_latent = d_latent_padded.view(last - first, end - begin, -1)[..., : p.latent_mean.shape[1]]
-        d_latent_mean[begin:end] += d_latent.sum(0)
+        d_latent = d_latent_padded.view(last - first, end - begin, -1)
+        native.latent_backward(d_latent, tile.noise, d_latent_mean[begin:end], d_latent_std[begin:end])
         if d_noise is not None:
-            torch.mul(d_latent, p.latent_std[begin:end], out=d_noise[first:last, begin:end])
-        d_latent_std[begin:end] += d_latent.mul_(tile.noise).sum(0)
+            columns_of_z = d_latent[..., : p.latent_mean.shape[1]]
+            torch.mul(columns_of_z, p.latent_std[begin:end], out=d_noise[first:last, begin:end])
 
     d_weights[0][:, :columns] = d_context_part.t() @ p.context
     d_weights[0][:, columns:] = d_latent_weight[:, : p.latent_mean.shape[1]]

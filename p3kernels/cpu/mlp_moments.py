@@ -35,7 +35,8 @@ def _saved_views(saved: Tensor, rows: int, widths: Sequence[int]) -> list[tuple[
 
 def _parameter_gradient(parameter: Tensor, layer: int) -> Tensor:
     """Zeros [O, I]. The first layer's are laid out the other way round: its input size is often odd, and the product
-    that fills them is up to 40 % faster in BLAS when that is not the leading dimension."""
+    that fills them is up to 40 % faster in BLAS when that is not the leading dimension.
+    """
     return parameter.new_zeros(parameter.shape[::-1]).t() if layer == 0 else torch.zeros_like(parameter)
 
 

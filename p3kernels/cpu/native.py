@@ -140,6 +140,22 @@ def mixture_backward(
     )
 
 
+def latent_backward(d_latent: Tensor, noise: Tensor, d_mean: Tensor, d_std: Tensor) -> None:
+    """d_mean, d_std [R, Z] += Σ_i d_latent_i, Σ_i d_latent_i ∘ noise_i; d_latent [n, R, ≥ Z], noise [n, R, Z]."""
+    samples, rows, columns = noise.shape
+    _function("latent_backward", noise)(
+        _address(d_latent),
+        d_latent.shape[2],
+        _address(noise),
+        _address(d_mean),
+        _address(d_std),
+        samples,
+        rows,
+        columns,
+        torch.get_num_threads(),
+    )
+
+
 def normal(seed: int, stream: int, first_sample: int, first_row: int, out: Tensor) -> None:
     """Fills out [n, R, Z] with the standard normals of samples first_sample.. and rows first_row.. ."""
     samples, rows, columns = out.shape

@@ -63,13 +63,10 @@ def _backward(ctx: Any, d_out_mean: Tensor, d_out_var: Tensor) -> tuple[Tensor, 
 activation_moments_cpu.register_autograd(_backward, setup_context=_setup_context)
 
 
-def check_moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Elementwise moments: two tensors of one shape, dtype and device; float32 under autocast."""
-    if isinstance(mean, Tensor) and isinstance(var, Tensor) and checks.under_autocast(mean):
-        mean, var = checks.promote(mean), checks.promote(var)
+def check_moments(mean: Tensor, var: Tensor) -> None:
+    """Elementwise moments: two tensors of one shape, dtype and device."""
     checks.check_tensor("mean", mean)
     checks.check_tensor("var", var)
     checks.check_like("var", var, "mean", mean)
     checks.check_shape("var", var, mean.shape)
     checks.check_values("var", var)
-    return mean, var

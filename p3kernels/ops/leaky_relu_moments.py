@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from p3kernels import reference
+from p3kernels import checks, reference
 from p3kernels.activations import LEAKY_RELU, check_parameter
 from p3kernels.backends import choose_backend
 from p3kernels.ops.activation_moments import check_moments
 
 
+@checks.full_precision
 def leaky_relu_moments(
     mean: Tensor, var: Tensor, negative_slope: float = 0.01, *, backend: str | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -27,7 +28,7 @@ def leaky_relu_moments(
     Returns:
         Mean and variance, of the shape of `mean`; differentiable once in `mean` and `var`.
     """
-    mean, var = check_moments(mean, var)
+    check_moments(mean, var)
     check_parameter("negative_slope", negative_slope, positive=False)
     if choose_backend(backend, mean) == "reference":
         return reference.leaky_relu_moments(mean, var, negative_slope)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
@@ -12,6 +11,7 @@ from p3kernels.ops.linear_moments import check_linear
 from p3kernels.ops.mlp_moments import run_mlp_moments_cpu
 
 
+@checks.full_precision
 def linear_elu_moments(
     mean: Tensor,
     var: Tensor,
@@ -34,12 +34,6 @@ def linear_elu_moments(
     Returns:
         Mean and variance [B, O], differentiable once in every tensor.
     """
-    if isinstance(mean, Tensor) and checks.under_autocast(mean):
-        tensors = (checks.promote(tensor) for tensor in (mean, var, weight))
-        with torch.autocast(mean.device.type, enabled=False):
-            return linear_elu_moments(
-                *tensors, None if bias is None else checks.promote(bias), alpha, backend=backend
-            )
     check_linear(mean, var)
     checks.check_layers(mean.shape[1], mean, [weight], [bias])
     check_parameter("alpha", alpha, positive=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
@@ -21,6 +20,7 @@ def check_linear(mean: Tensor, var: Tensor) -> None:
     checks.check_values("var", var)
 
 
+@checks.full_precision
 def linear_moments(
     mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -38,10 +38,6 @@ def linear_moments(
     Returns:
         Mean and variance [B, O], differentiable any number of times.
     """
-    if isinstance(mean, Tensor) and checks.under_autocast(mean):
-        tensors = (checks.promote(tensor) for tensor in (mean, var, weight))
-        with torch.autocast(mean.device.type, enabled=False):
-            return linear_moments(*tensors, None if bias is None else checks.promote(bias), backend=backend)
     check_linear(mean, var)
     checks.check_layers(mean.shape[1], mean, [weight], [bias])
     choose_backend(backend, mean)

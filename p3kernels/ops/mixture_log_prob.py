@@ -73,6 +73,7 @@ def check_action(action: Tensor, std: Tensor) -> None:
     checks.check_values("std", std)
 
 
+@checks.full_precision
 def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str | None = None) -> Tensor:
     """log (1/N) Σ_i N(action | means_i, std²), with a running maximum; nothing of size [N, B, A] is allocated.
 
@@ -87,8 +88,6 @@ def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str
     Returns:
         Log-likelihood [B], differentiable in every tensor (twice on the reference backend).
     """
-    if isinstance(action, Tensor) and checks.under_autocast(action):
-        action, means, std = checks.promote(action), checks.promote(means), checks.promote(std)
     check_action(action, std)
     checks.check_tensor("means", means, 3)
     checks.check_like("means", means, "action", action)

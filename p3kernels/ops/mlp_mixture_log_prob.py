@@ -63,8 +63,9 @@ def mlp_mixture_log_prob_cpu(
     sampling: str,
     kind: int,
     parameter: float,
-) -> Tensor:
-    """[B]; `seed` is a tensor so that drawing one does not break a compiled graph."""
+    save: bool,
+) -> tuple[Tensor, Tensor]:
+    """[B] and activations for the backward pass; `seed` is a tensor so that drawing one does not break a graph."""
     return kernel.forward(
         _problem(
             action,
@@ -80,19 +81,37 @@ def mlp_mixture_log_prob_cpu(
             sampling,
             kind,
             parameter,
-        )
+        ),
+        save,
     )
 
 
 @mlp_mixture_log_prob_cpu.register_fake
-def _(action: Tensor, *_: Any) -> Tensor:
-    return action.new_empty(action.shape[0])
+def _(
+    action: Tensor,
+    context: Tensor,
+    latent_mean: Tensor,
+    latent_std: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    std: Tensor,
+    noise: Tensor | None,
+    seed: Tensor,
+    num_samples: int,
+    sampling: str,
+    kind: int,
+    parameter: float,
+    save: bool,
+) -> tuple[Tensor, Tensor]:
+    kept = kernel.kept_size(action.shape[0], num_samples, weights) if save else 0
+    return action.new_empty(action.shape[0]), action.new_empty(kept)
 
 
 @torch.library.custom_op("p3kernels::mlp_mixture_log_prob_backward_cpu", mutates_args=(), device_types="cpu")
 def mlp_mixture_log_prob_backward_cpu(
     d_log_prob: Tensor,
     log_prob: Tensor,
+    kept: Tensor,
     action: Tensor,
     context: Tensor,
     latent_mean: Tensor,
@@ -124,7 +143,7 @@ def mlp_mixture_log_prob_backward_cpu(
         kind,
         parameter,
     )
-    d = kernel.backward(problem, log_prob, d_log_prob.contiguous(), need_noise)
+    d = kernel.backward(problem, log_prob, kept, d_log_prob.contiguous(), need_noise)
     d_noise = action.new_empty(0) if d.noise is None else d.noise
     return [d.action, d.context, d.latent_mean, d.latent_std, d.std, d_noise, *d.weights, *d.biases]
 
@@ -133,6 +152,7 @@ def mlp_mixture_log_prob_backward_cpu(
 def _(
     d_log_prob: Tensor,
     log_prob: Tensor,
+    kept: Tensor,
     action: Tensor,
     context: Tensor,
     latent_mean: Tensor,
@@ -153,16 +173,19 @@ def _(
     return [*inputs, d_noise, *(torch.empty_like(parameter) for parameter in (*weights, *biases))]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    action, context, latent_mean, latent_std, weights, biases, std, noise, seed, *ctx.options = inputs
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    action, context, latent_mean, latent_std, weights, biases, std, noise, seed, *ctx.options, _ = inputs
     ctx.layers = len(weights)
     ctx.has_noise = noise is not None
-    saved = [output, action, context, latent_mean, latent_std, std, seed, *weights, *biases]
+    ctx.set_materialize_grads(False)  # the kept activations have no gradient
+    saved = [*output, action, context, latent_mean, latent_std, std, seed, *weights, *biases]
     ctx.save_for_backward(*saved, *([noise] if noise is not None else []))
 
 
-def _backward(ctx: Any, d_log_prob: Tensor) -> tuple[Any, ...]:
-    log_prob, action, context, latent_mean, latent_std, std, seed, *rest = ctx.saved_tensors
+def _backward(ctx: Any, d_log_prob: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    if d_log_prob is None:
+        return (*[None] * 4, [None] * ctx.layers, [None] * ctx.layers, *[None] * 8)
+    log_prob, kept, action, context, latent_mean, latent_std, std, seed, *rest = ctx.saved_tensors
     weights, biases = rest[: ctx.layers], rest[ctx.layers : 2 * ctx.layers]
     noise = rest[-1] if ctx.has_noise else None
     need_noise = ctx.has_noise and ctx.needs_input_grad[7]
@@ -170,6 +193,7 @@ def _backward(ctx: Any, d_log_prob: Tensor) -> tuple[Any, ...]:
         torch.ops.p3kernels.mlp_mixture_log_prob_backward_cpu(
             d_log_prob,
             log_prob,
+            kept,
             action,
             context,
             latent_mean,
@@ -185,7 +209,7 @@ def _backward(ctx: Any, d_log_prob: Tensor) -> tuple[Any, ...]:
     )
     d_weights, d_biases = d_parameters[: ctx.layers], d_parameters[ctx.layers :]
     inputs = (d_action, d_context, d_latent_mean, d_latent_std, d_weights, d_biases, d_std)
-    return *inputs, d_noise if need_noise else None, None, None, None, None, None
+    return *inputs, d_noise if need_noise else None, *[None] * 6
 
 
 mlp_mixture_log_prob_cpu.register_autograd(_backward, setup_context=_setup_context)
@@ -228,6 +252,7 @@ def _check(
         checks.check_shape("noise", noise, (num_samples, rows, latent_mean.shape[1]))
 
 
+@checks.full_precision
 def mlp_mixture_log_prob(
     action: Tensor,
     context: Tensor,
@@ -270,33 +295,13 @@ def mlp_mixture_log_prob(
     Returns:
         Log-likelihood [B], differentiable in every floating-point tensor, the latent distribution included.
     """
-    if isinstance(action, Tensor) and checks.under_autocast(action):
-        with torch.autocast(action.device.type, enabled=False):
-            return mlp_mixture_log_prob(
-                checks.promote(action),
-                checks.promote(context),
-                checks.promote(latent_mean),
-                checks.promote(latent_std),
-                [checks.promote(weight) for weight in weights],
-                [None if bias is None else checks.promote(bias) for bias in biases],
-                checks.promote(std),
-                num_samples=num_samples,
-                seed=seed,
-                noise=None if noise is None else checks.promote(noise),
-                sampling=sampling,
-                activation=activation,
-                activation_parameter=activation_parameter,
-                backend=backend,
-            )
     _check(action, context, latent_mean, latent_std, weights, biases, std, num_samples, noise, sampling)
     kind, parameter = resolve_activation(activation, activation_parameter)
     seed_tensor = _seed_tensor(seed, noise)
     if choose_backend(backend, action) == "reference":
         if noise is None:
-            drawn = latent_noise(
-                int(seed_tensor), num_samples, latent_mean.shape[0], latent_mean.shape[1], sampling, action.dtype
-            )
-            noise = drawn.to(action.device)
+            rows, columns = latent_mean.shape
+            noise = latent_noise(seed_tensor, num_samples, rows, columns, sampling, action.dtype, action.device)
         return reference.mlp_mixture_log_prob(
             action, context, latent_mean, latent_std, weights, biases, std, noise, activation, activation_parameter
         )
@@ -304,7 +309,9 @@ def mlp_mixture_log_prob(
         weight.new_zeros(weight.shape[0]) if bias is None else bias
         for weight, bias in zip(weights, biases, strict=True)
     ]
-    return torch.ops.p3kernels.mlp_mixture_log_prob_cpu(
+    tensors = (action, context, latent_mean, latent_std, std, noise, *weights, *present)
+    save = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    log_prob, _ = torch.ops.p3kernels.mlp_mixture_log_prob_cpu(
         action,
         context,
         latent_mean,
@@ -318,7 +325,9 @@ def mlp_mixture_log_prob(
         sampling,
         kind,
         parameter,
+        save,
     )
+    return log_prob
 
 
 def _seed_tensor(seed: int | Tensor | None, noise: Tensor | None) -> Tensor:

@@ -165,6 +165,7 @@ def run_mlp_moments_cpu(
     return out_mean, out_var
 
 
+@checks.full_precision
 def mlp_moments(
     mean: Tensor,
     var: Tensor,
@@ -191,17 +192,6 @@ def mlp_moments(
     Returns:
         Mean and variance [B, O], differentiable once in every tensor.
     """
-    if isinstance(mean, Tensor) and checks.under_autocast(mean):
-        with torch.autocast(mean.device.type, enabled=False):
-            return mlp_moments(
-                checks.promote(mean),
-                checks.promote(var),
-                [checks.promote(weight) for weight in weights],
-                [None if bias is None else checks.promote(bias) for bias in biases],
-                activation,
-                activation_parameter,
-                backend=backend,
-            )
     check_linear(mean, var)
     checks.check_layers(mean.shape[1], mean, weights, biases)
     kind, parameter = resolve_activation(activation, activation_parameter)

@@ -50,7 +50,6 @@ def _erfcx_differences(b: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
 
 def _elu_parts(mean: Tensor, var: Tensor) -> _EluParts:
     y = positive_part(mean, var)
-    var = y.std.square()
     step = y.std / math.sqrt(2)
     b = y.beta / math.sqrt(2)
     positive = mean >= 0
@@ -79,7 +78,7 @@ def _elu_parts(mean: Tensor, var: Tensor) -> _EluParts:
     near_mean, near_var = y.below - exp_1, y.above + exp_2 - (y.above + exp_1).square()
     u_mean = torch.where(positive, first, torch.where(lognormal, far_mean, near_mean))
     u_var = torch.where(positive, second - first.square(), torch.where(lognormal, far_var, near_var))
-    return _EluParts(y, u_mean, u_var.clamp_min(0), exp_1, exp_2)
+    return _EluParts(y, u_mean, u_var, exp_1, exp_2)
 
 
 class _EluMoments(torch.autograd.Function):
@@ -90,10 +89,7 @@ class _EluMoments(torch.autograd.Function):
         y = parts.y
         out_mean = y.mean - alpha * parts.u_mean
         out_var = y.var + alpha * (alpha * parts.u_var + 2 * y.mean * parts.u_mean)
-        certain = v == 0
-        out_mean = torch.where(certain, torch.nn.functional.elu(m, alpha), out_mean)
-        out_var = torch.where(certain, 0, out_var.clamp_min(0))
-        return guard(mean, var, out_mean), guard(mean, var, out_var)
+        return guard(mean, var, out_mean), guard(mean, var, out_var.clamp_min(0))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
@@ -114,9 +110,6 @@ def elu_gradients(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tens
     parts = _elu_parts(m, v)
     y, u_mean, exp_1, exp_2 = parts.y, parts.u_mean, parts.exp_1, parts.exp_2
     kink = 1 - alpha
-    certain = v == 0
-    exp_mean = alpha * torch.exp(m.clamp_max(0))
-    derivative = torch.where(m > 0, 1, exp_mean)
     mean_mean = y.above + alpha * exp_1
     mean_var = 0.5 * (alpha * exp_1 + kink * y.density_over_std)
     var_mean = 2 * (
@@ -128,10 +121,10 @@ def elu_gradients(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tens
         - kink * y.density_over_std * (y.mean - alpha * u_mean)
     )
     return (
-        guard(mean, var, torch.where(certain, derivative, mean_mean)),
-        guard(mean, var, torch.where(certain, 0.5 * torch.where(m > 0, 0, exp_mean), mean_var)),
-        guard(mean, var, torch.where(certain, 0, var_mean)),
-        guard(mean, var, torch.where(certain, derivative.square(), var_var)),
+        guard(mean, var, mean_mean),
+        guard(mean, var, mean_var),
+        guard(mean, var, var_mean),
+        guard(mean, var, var_var),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SMALLEST_VAR = 1e-280
+SMALLEST_STD = 1e-140
 
 
 @dataclass
@@ -21,7 +21,7 @@ class PositivePart:
     exp_half_square: Tensor
     """exp(−beta² / 2)."""
     density_over_std: Tensor
-    """The density of x at 0."""
+    """The density of x at 0; taken as 0 for var = 0, where it has no limit."""
     above: Tensor
     """P(x > 0)."""
     below: Tensor
@@ -37,10 +37,10 @@ class PositivePart:
 
 
 def positive_part(mean: Tensor, var: Tensor) -> PositivePart:
-    """The positive part of N(mean, var), for float64 tensors."""
-    var = var.clamp_min(SMALLEST_VAR)
+    """The positive part of N(mean, var), for float64 tensors; var = 0 is the limit std → 0."""
     std = var.sqrt()
-    beta = mean / std
+    safe_std = std.clamp_min(SMALLEST_STD)
+    beta = mean / safe_std
     distance = beta.abs()
     exp_half_square = torch.exp(-0.5 * beta.square())
     # Repeated integrals of the tail: Q, H1 = ∫Q, 2 H2 = 2∫H1.
@@ -54,7 +54,7 @@ def positive_part(mean: Tensor, var: Tensor) -> PositivePart:
         std=std,
         beta=beta,
         exp_half_square=exp_half_square,
-        density_over_std=exp_half_square / (math.sqrt(2 * math.pi) * std),
+        density_over_std=torch.where(var == 0, 0, exp_half_square / (math.sqrt(2 * math.pi) * safe_std)),
         above=torch.where(positive, 1 - tail, tail),
         below=torch.where(positive, tail, 1 - tail),
         mean=mean.clamp_min(0) + std * h1,

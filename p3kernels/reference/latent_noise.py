@@ -1,7 +1,7 @@
 """Standard-normal latent noise as plain torch: counter-based, so that every backend draws the same numbers.
 
-The number at (seed, sample, row, column) is Philox4x32-10 with key `seed` and counter (column // 4, sample, row,
-stream), turned into normals by Box–Muller; it depends on no size. Sampling schemes:
+The number at (seed, sample, row, column) is a word of Philox4x32-10 with key `seed` and counter (column mod Z/4,
+sample, row, stream), made normal by Box–Muller; it does not depend on the number of samples or rows. Sampling schemes:
 
 - "iid": independent samples.
 - "antithetic": the second half of the samples is minus the first half.
@@ -21,10 +21,16 @@ SHIFT_STREAM = 1
 _MASK = 0xFFFFFFFF
 
 
-def sobol_points(seed: int, num_samples: int, dimension: int, dtype: torch.dtype) -> Tensor:
-    """[N, Z] scrambled Sobol points in [0, 1)."""
+def sobol_points(seed: int, num_samples: int, dimension: int) -> Tensor:
+    """[N, Z] scrambled Sobol points in [0, 1), float64."""
     engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed & 0x7FFFFFFF)
-    return engine.draw(num_samples, dtype=dtype)
+    return engine.draw(num_samples, dtype=torch.float64)
+
+
+def shifted_normals(points: Tensor, shift: Tensor) -> Tensor:
+    """[n, R, Z] normals of points [n, 1, Z] moved modulo 1 by the uniforms behind the normals shift [1, R, Z]."""
+    margin = 2.0**-54  # never exactly 0 or 1
+    return torch.special.ndtri((points + torch.special.ndtr(shift)).remainder(1.0).clamp(margin, 1 - margin))
 
 
 def _multiply(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,7 +41,7 @@ def _multiply(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
     return middle >> 16, ((middle << 16) | (low_part & 0xFFFF)) & _MASK
 
 
-def philox(seed: int, counter: list[Tensor]) -> list[Tensor]:
+def philox(seed: int | Tensor, counter: list[Tensor]) -> list[Tensor]:
     """Philox4x32-10 of four 32-bit counters held in int64."""
     c0, c1, c2, c3 = counter
     key0, key1 = seed & _MASK, (seed >> 32) & _MASK
@@ -47,32 +53,43 @@ def philox(seed: int, counter: list[Tensor]) -> list[Tensor]:
     return [c0, c1, c2, c3]
 
 
-def normal(seed: int, stream: int, samples: int, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """[N, B, Z] standard normals, computed in float64."""
+def normal(
+    seed: int | Tensor, stream: int, samples: int, rows: int, columns: int, device: torch.device | None = None
+) -> Tensor:
+    """[N, B, Z] standard normals in float64."""
     blocks = (columns + 3) // 4
     shape = (samples, rows, blocks)
     counter = [
-        torch.arange(blocks).expand(shape),
-        torch.arange(samples)[:, None, None].expand(shape),
-        torch.arange(rows)[None, :, None].expand(shape),
-        torch.full(shape, stream),
+        torch.arange(blocks, device=device).expand(shape),
+        torch.arange(samples, device=device)[:, None, None].expand(shape),
+        torch.arange(rows, device=device)[None, :, None].expand(shape),
+        torch.full(shape, stream, device=device),
     ]
     uniform = [(word.double() + 0.5) / 2.0**32 for word in philox(seed, counter)]
     numbers = []
     for radius_source, angle_source in (uniform[:2], uniform[2:]):
         radius, angle = torch.sqrt(-2 * torch.log(radius_source)), 2 * math.pi * angle_source
         numbers += [radius * torch.cos(angle), radius * torch.sin(angle)]
-    return torch.stack(numbers, -1).reshape(samples, rows, 4 * blocks)[..., :columns].to(dtype)
+    return torch.cat(numbers, -1)[..., :columns]
 
 
-def latent_noise(seed: int, num_samples: int, rows: int, columns: int, sampling: str, dtype: torch.dtype) -> Tensor:
-    """The whole noise [N, B, Z] of a seed."""
+def latent_noise(
+    seed: int | Tensor,
+    num_samples: int,
+    rows: int,
+    columns: int,
+    sampling: str = "iid",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> Tensor:
+    """The whole noise [N, B, Z] of a seed, an integer or a tensor of one int64."""
+    if isinstance(seed, Tensor):
+        seed = seed.to(device)
     if sampling == "iid":
-        return normal(seed, 0, num_samples, rows, columns, dtype)
+        return normal(seed, 0, num_samples, rows, columns, device).to(dtype)
     if sampling == "antithetic":
-        first = normal(seed, 0, (num_samples + 1) // 2, rows, columns, dtype)
-        return torch.cat([first, -first[: num_samples // 2]])
-    shift = torch.special.ndtr(normal(seed, SHIFT_STREAM, 1, rows, columns, torch.float64))
-    points = sobol_points(seed, num_samples, columns, dtype)[:, None].double()
-    margin = torch.finfo(dtype).eps / 2
-    return torch.special.ndtri((points + shift).remainder(1.0).clamp(margin, 1 - margin)).to(dtype)
+        first = normal(seed, 0, (num_samples + 1) // 2, rows, columns, device)
+        return torch.cat([first, -first[: num_samples // 2]]).to(dtype)
+    shift = normal(seed, SHIFT_STREAM, 1, rows, columns, device)
+    points = sobol_points(int(seed), num_samples, columns).to(device)
+    return shifted_normals(points[:, None], shift).to(dtype)

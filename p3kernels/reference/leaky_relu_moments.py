@@ -18,10 +18,7 @@ class _LeakyReluMoments(torch.autograd.Function):
         y = positive_part(m, v)
         out_mean = y.mean - slope * y.mirror_mean
         out_var = y.var + slope * (slope * y.mirror_var + 2 * y.mean * y.mirror_mean)
-        certain = v == 0
-        out_mean = torch.where(certain, torch.where(m > 0, m, slope * m), out_mean)
-        out_var = torch.where(certain, 0, out_var.clamp_min(0))
-        return guard(mean, var, out_mean), guard(mean, var, out_var)
+        return guard(mean, var, out_mean), guard(mean, var, out_var.clamp_min(0))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
@@ -41,17 +38,15 @@ def leaky_relu_gradients(mean: Tensor, var: Tensor, slope: float) -> tuple[Tenso
     m, v = mean.double(), var.double()
     y = positive_part(m, v)
     kink = 1 - slope
-    certain = v == 0
-    derivative = torch.where(m > 0, 1.0, slope)
     mean_mean = y.above + slope * y.below
     mean_var = 0.5 * kink * y.density_over_std
     var_mean = 2 * kink * (y.below * y.mean + slope * y.above * y.mirror_mean)
     var_var = y.above + slope**2 * y.below - kink * y.density_over_std * (y.mean - slope * y.mirror_mean)
     return (
-        guard(mean, var, torch.where(certain, derivative, mean_mean)),
-        guard(mean, var, torch.where(certain, 0, mean_var)),
-        guard(mean, var, torch.where(certain, 0, var_mean)),
-        guard(mean, var, torch.where(certain, derivative.square(), var_var)),
+        guard(mean, var, mean_mean),
+        guard(mean, var, mean_var),
+        guard(mean, var, var_mean),
+        guard(mean, var, var_var),
     )
 
 

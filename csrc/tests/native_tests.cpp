@@ -1,0 +1,198 @@
+// Native tests, meant for sanitizers: every kernel of every instruction set this CPU runs, on buffers without slack.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../cpu/kernels.h"
+#include "../cpu/parallel.h"
+
+namespace {
+
+int failures = 0;
+
+void check(bool condition, const std::string& what) {
+  if (condition) return;
+  ++failures;
+  std::printf("FAILED: %s\n", what.c_str());
+}
+
+// Exactly n elements on the heap, so that a sanitizer sees any access beyond them.
+template <class S>
+struct Buffer {
+  explicit Buffer(int64_t n, S value = std::numeric_limits<S>::quiet_NaN()) : data(new S[n]), size(n) {
+    std::fill(data.get(), data.get() + n, value);
+  }
+  S& operator[](int64_t i) { return data[i]; }
+  operator S*() { return data.get(); }
+  std::unique_ptr<S[]> data;
+  int64_t size;
+};
+
+double activation(p3::Activation kind, double parameter, double x) {
+  if (x > 0) return x;
+  return kind == p3::Activation::kElu ? parameter * std::expm1(x) : parameter * x;
+}
+
+// Mean and variance by Simpson's rule, split at the kink: independent of every formula in moments_math.h.
+void quadrature(p3::Activation kind, double parameter, double mean, double var, double* out_mean, double* out_var) {
+  const double std = std::sqrt(var);
+  double m1 = 0, m2 = 0;
+  const double centre = activation(kind, parameter, mean);
+  const auto integrate = [&](double low, double high) {
+    const int steps = 4000;
+    if (high <= low) return;
+    const double h = (high - low) / steps;
+    for (int k = 0; k <= steps; ++k) {
+      const double x = low + k * h, z = (x - mean) / std;
+      const double weight = (k == 0 || k == steps ? 1 : k % 2 ? 4 : 2) * h / 3;
+      const double density = std::exp(-0.5 * z * z) / (std * std::sqrt(2 * M_PI));
+      const double y = activation(kind, parameter, x) - centre;
+      m1 += weight * density * y;
+      m2 += weight * density * y * y;
+    }
+  };
+  const double low = mean - 12 * std, high = mean + 12 * std;
+  integrate(low, std::min(high, std::max(low, 0.0)));
+  integrate(std::max(low, std::min(high, 0.0)), high);
+  *out_mean = centre + m1;
+  *out_var = m2 - m1 * m1;
+}
+
+template <class S>
+void test_moments(const p3::Kernels<S>& k, const std::string& name) {
+  const double tolerance = sizeof(S) == 4 ? 1e-5 : 1e-9;
+  for (p3::Activation kind : {p3::Activation::kElu, p3::Activation::kLeakyRelu}) {
+    const S parameter = kind == p3::Activation::kElu ? S(1) : S(0.125);
+    // Lengths around every register and pack width.
+    for (int64_t n : {0, 1, 3, 7, 8, 15, 16, 17, 31, 32, 33, 101}) {
+      Buffer<S> mean(n), var(n), shift(n), out_mean(n), out_var(n), d_out(n, S(1)), zero(n, S(0));
+      Buffer<S> d_mean(n), d_var(n), again_mean(n), again_var(n);
+      for (int64_t i = 0; i < n; ++i) {
+        mean[i] = S(std::sin(1.7 * i) * 3);
+        var[i] = S(0.01 + 2 * std::pow(std::cos(0.9 * i), 2));
+        shift[i] = S(0.25 * std::cos(3.1 * i));
+      }
+      k.moments_forward(kind, parameter, mean, var, shift, out_mean, out_var, n);
+      k.moments_backward(kind, parameter, mean, var, shift, d_out, zero, d_mean, d_var, again_mean, again_var, n);
+      for (int64_t i = 0; i < n; ++i) {
+        double exact_mean, exact_var, above, below, unused;
+        const double m = double(S(mean[i] + shift[i])), h = 1e-4;
+        quadrature(kind, parameter, m, var[i], &exact_mean, &exact_var);
+        check(std::abs(out_mean[i] - exact_mean) < tolerance, name + " moments mean");
+        check(std::abs(out_var[i] - exact_var) < tolerance * exact_var, name + " moments var");
+        check(out_mean[i] == again_mean[i] && out_var[i] == again_var[i], name + " backward repeats the forward");
+        quadrature(kind, parameter, m + h, var[i], &above, &unused);
+        quadrature(kind, parameter, m - h, var[i], &below, &unused);
+        check(std::abs(d_mean[i] - (above - below) / (2 * h)) < 1e-5, name + " moments gradient");
+      }
+    }
+  }
+}
+
+template <class S>
+void test_activation(const p3::Kernels<S>& k, const std::string& name) {
+  const int64_t n = 53;
+  Buffer<S> x(n), shift(n, S(0.5)), out(n), d_out(n, S(2)), d_x(n);
+  for (int64_t i = 0; i < n; ++i) x[i] = S(i - 26) / 4;
+  k.activation_forward(p3::Activation::kElu, S(1), x, shift, out, n);
+  k.activation_backward(p3::Activation::kElu, S(1), out, d_out, d_x, n);
+  for (int64_t i = 0; i < n; ++i) {
+    const double v = double(x[i]) + 0.5;
+    check(std::abs(out[i] - activation(p3::Activation::kElu, 1, v)) < 1e-6, name + " activation");
+    check(std::abs(d_x[i] - 2 * (v > 0 ? 1 : std::exp(v))) < 1e-6, name + " activation gradient");
+  }
+}
+
+template <class S>
+void test_mixture(const p3::Kernels<S>& k, const std::string& name) {
+  const int64_t samples = 5, actions = 29;
+  Buffer<S> action(actions, S(0.3)), means(samples * actions), std(actions, S(0.7));
+  for (int64_t i = 0; i < samples * actions; ++i) means[i] = S(std::sin(double(i)));
+  double sum = 0;
+  for (int64_t i = 0; i < samples; ++i) {
+    double log_prob = 0;
+    for (int64_t a = 0; a < actions; ++a) {
+      const double z = (double(action[a]) - means[i * actions + a]) / std[a];
+      log_prob += -0.5 * z * z - std::log(double(std[a])) - 0.5 * std::log(2 * M_PI);
+    }
+    sum += std::exp(log_prob);
+  }
+  const S log_sum = k.mixture_forward(action, means, actions, std, samples, actions);
+  check(std::abs(log_sum - std::log(sum)) < 1e-4, name + " mixture");
+  Buffer<S> d_means(samples * actions), d_action(actions, S(0)), d_std(actions, S(0));
+  k.mixture_backward(action, means, actions, std, samples, actions, log_sum, S(1), d_means, actions, d_action, d_std);
+  for (int64_t a = 0; a < actions; ++a) {
+    double total = 0;
+    for (int64_t i = 0; i < samples; ++i) total += d_means[i * actions + a];
+    check(std::abs(total + d_action[a]) < 1e-4 && total != 0, name + " mixture gradients cancel under translation");
+  }
+  std::fill(action.data.get(), action.data.get() + actions, std::numeric_limits<S>::infinity());
+  const S none = k.mixture_forward(action, means, actions, std, samples, actions);
+  check(none == -std::numeric_limits<S>::infinity(), name + " no likelihood is -inf");
+  k.mixture_backward(action, means, actions, std, samples, actions, none, S(1), d_means, actions, d_action, d_std);
+  check(d_means[0] == S(0) && d_means[samples * actions - 1] == S(0), name + " no likelihood has gradient 0");
+}
+
+template <class S>
+void test_normal(const p3::Kernels<S>& k, const p3::Kernels<S>& plain, const std::string& name) {
+  for (int64_t n : {0, 1, 5, 110, 128, 129, 1000}) {
+    Buffer<S> out(n), expected(n);
+    k.normal(12345678901234ull, 0, 3, 7, out, n);
+    plain.normal(12345678901234ull, 0, 3, 7, expected, n);
+    double mean = 0, square = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      check(std::abs(out[i] - expected[i]) < 2e-6, name + " normal is the same on every instruction set");
+      mean += out[i] / n;
+      square += double(out[i]) * out[i] / n;
+    }
+    if (n == 1000) check(std::abs(mean) < 0.16 && std::abs(square - 1) < 0.23, name + " normal moments (5 sigma)");
+  }
+}
+
+void test_parallel_for() {
+  for (int threads : {1, 2, 5}) {
+    for (int64_t size : {0, 1, 7, 1000}) {
+      std::vector<std::atomic<int>> seen(size);
+      p3::parallel_for(size, 3, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++seen[i];
+      });
+      for (auto& count : seen) check(count == 1, "parallel_for visits every index once");
+    }
+  }
+}
+
+template <class S>
+void test_isa(const p3::Kernels<S>& k, const p3::Kernels<S>& plain, const std::string& name) {
+  test_moments(k, name);
+  test_activation(k, name);
+  test_mixture(k, name);
+  test_normal(k, plain, name);
+}
+
+void test_isa_both(const p3::Kernels<float>& f32, const p3::Kernels<double>& f64, const std::string& name) {
+  test_isa(f32, p3::plain::kernels_float, name + " float32");
+  test_isa(f64, p3::plain::kernels_double, name + " float64");
+}
+
+}  // namespace
+
+int main() {
+  test_parallel_for();
+  test_isa_both(p3::plain::kernels_float, p3::plain::kernels_double, "plain");
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    test_isa_both(p3::avx2::kernels_float, p3::avx2::kernels_double, "avx2");
+  }
+  if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    test_isa_both(p3::avx512::kernels_float, p3::avx512::kernels_double, "avx512");
+  }
+#endif
+  std::printf("dispatch chose %s; %d failures\n", p3::isa_name(), failures);
+  return failures == 0 ? 0 : 1;
+}
