@@ -33,21 +33,26 @@ static inline void philox4x32(uint64_t seed, uint32_t (&c)[4][kPhiloxBlock]) {
   }
 }
 
-// Natural logarithm of u in (0, 1], to about 1e-7 relative: enough for noise, and it vectorises.
-static inline float log_unit(float u) {
+// Natural logarithm of u in (0, 1), to about 1e-7 relative; `complement` = 1 - u, which u has forgotten when close to 1.
+static inline float log_unit(float u, float complement) {
   uint32_t bits;
   std::memcpy(&bits, &u, 4);
   const int32_t exponent = static_cast<int32_t>((bits - 0x3f3504f3u) >> 23) - ((bits < 0x3f3504f3u) ? 512 : 0);
   bits -= static_cast<uint32_t>(exponent) << 23;
   float m;
   std::memcpy(&m, &bits, 4);
-  const float s = (m - 1.0f) / (m + 1.0f), s2 = s * s;
+  const float above_one = exponent == 0 ? -complement : m - 1.0f;
+  const float s = above_one / (2.0f + above_one), s2 = s * s;
   const float series = 0.66666667f + s2 * (0.4f + s2 * (0.28571430f + s2 * 0.22222222f));
   return exponent * 0.69314718f + (2.0f * s + s * s2 * series);
 }
 
-static inline void box_muller(float u1, float u2, float* a, float* b) {
-  const float radius = __builtin_sqrtf(-2.0f * log_unit(u1));
+// Two normals of two 32-bit words, each taken as (word + 1/2) / 2^32.
+static inline void box_muller(uint32_t word1, uint32_t word2, float* a, float* b) {
+  const float scale = 1.0f / 4294967296.0f;
+  const float u1 = (static_cast<float>(word1) + 0.5f) * scale, u2 = (static_cast<float>(word2) + 0.5f) * scale;
+  const float complement = (static_cast<float>(~word1) + 0.5f) * scale;
+  const float radius = __builtin_sqrtf(-2.0f * log_unit(u1, complement));
   // cos and sin of 2 pi u2, by quarter turns
   const float turns = 4.0f * u2;
   const int quarter = static_cast<int>(turns + 0.5f);
@@ -59,7 +64,8 @@ static inline void box_muller(float u1, float u2, float* a, float* b) {
   *b = radius * ((quarter & 2) ? -s : s);
 }
 
-static inline void box_muller(double u1, double u2, double* a, double* b) {
+static inline void box_muller(uint32_t word1, uint32_t word2, double* a, double* b) {
+  const double u1 = (word1 + 0.5) / 4294967296.0, u2 = (word2 + 0.5) / 4294967296.0;
   const double radius = std::sqrt(-2.0 * std::log(u1)), angle = 6.283185307179586 * u2;
   *a = radius * std::cos(angle);
   *b = radius * std::sin(angle);
@@ -79,13 +85,8 @@ void normal(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* ou
       c[3][j] = stream;
     }
     philox4x32(seed, c);
-    const S scale = S(1) / S(4294967296.0);
-    for (int j = 0; j < kPhiloxBlock; ++j) {
-      box_muller((S(c[0][j]) + S(0.5)) * scale, (S(c[1][j]) + S(0.5)) * scale, &values[0][j], &values[1][j]);
-    }
-    for (int j = 0; j < kPhiloxBlock; ++j) {
-      box_muller((S(c[2][j]) + S(0.5)) * scale, (S(c[3][j]) + S(0.5)) * scale, &values[2][j], &values[3][j]);
-    }
+    for (int j = 0; j < kPhiloxBlock; ++j) box_muller(c[0][j], c[1][j], &values[0][j], &values[1][j]);
+    for (int j = 0; j < kPhiloxBlock; ++j) box_muller(c[2][j], c[3][j], &values[2][j], &values[3][j]);
     for (int word = 0; word < 4; ++word) {
       const int64_t begin = word * blocks + at;
       const int64_t end = begin + (blocks - at < kPhiloxBlock ? blocks - at : kPhiloxBlock);

@@ -24,12 +24,23 @@ KEPT_BYTES = 64 * 2**20
 """Hidden activations kept for the backward pass, at most; what does not fit is recomputed there."""
 
 
+def kept_rows(rows: int, num_samples: int, weights: Sequence[Tensor]) -> list[int]:
+    """How many of the samples × rows each hidden layer keeps, within the budget.
+
+    What a kept byte saves is the product that would make it again, so wide inputs go first.
+    """
+    left = KEPT_BYTES // weights[0].element_size()
+    kept = [0] * (len(weights) - 1)
+    for layer in sorted(range(len(kept)), key=lambda layer: -weights[layer].shape[1]):
+        kept[layer] = min(rows * num_samples, left // weights[layer].shape[0])
+        left -= kept[layer] * weights[layer].shape[0]
+    return kept
+
+
 def kept_size(rows: int, num_samples: int, weights: Sequence[Tensor]) -> int:
     """Elements of the buffer of kept activations."""
-    hidden = sum(weight.shape[0] for weight in weights[:-1])
-    if hidden == 0:
-        return 0
-    return hidden * min(rows * num_samples, KEPT_BYTES // (hidden * weights[0].element_size()))
+    kept = kept_rows(rows, num_samples, weights)
+    return sum(count * weight.shape[0] for count, weight in zip(kept, weights, strict=False))
 
 
 @dataclass
@@ -85,9 +96,15 @@ class Tile:
 
     def __init__(self, problem: Problem, kept: Tensor, recall: bool) -> None:
         self.problem = problem
-        self._kept = kept
         self._recall = recall
-        self._used = 0
+        self._done = 0  # samples × rows of the tiles before this one
+        rows = kept_rows(problem.action.shape[0], problem.num_samples, problem.weights)
+        sizes = [count * width for count, width in zip(rows, problem.widths, strict=False)]
+        self._kept = (
+            [part.view(-1, width) for part, width in zip(kept.split(sizes), problem.widths, strict=False)]
+            if kept.numel() > 0
+            else []
+        )
         self._noise = problem.buffer(problem.latent_mean.shape[1])
         self._latent = problem.buffer(problem.latent_weight.shape[1]).zero_()
         self._outputs = [problem.buffer(width) for width in problem.widths]
@@ -111,7 +128,7 @@ class Tile:
         self.outputs, known = self._place(count)
         below = self.latent
         for layer, out in enumerate(self.outputs):
-            if layer < known:
+            if layer in known:
                 below = out
                 continue
             weight = p.latent_weight if layer == 0 else p.weights[layer]
@@ -124,22 +141,20 @@ class Tile:
             below = out
         self.means = self.outputs[-1].view(samples, rows, -1)
 
-    def _place(self, count: int) -> tuple[list[Tensor], int]:
-        """Where the layers' outputs [count, O] of this tile go, and how many of them are there already."""
-        widths = self.problem.widths
+    def _place(self, count: int) -> tuple[list[Tensor], set[int]]:
+        """Where the layers' outputs [count, O] of this tile go, and which of them are there already."""
         outputs = [
-            buffer[: count * width].view(count, width) for buffer, width in zip(self._outputs, widths, strict=True)
+            buffer[: count * width].view(count, width)
+            for buffer, width in zip(self._outputs, self.problem.widths, strict=True)
         ]
-        hidden = widths[:-1]
-        if self._used + count * sum(hidden) > self._kept.numel():
-            self._used = (
-                self._kept.numel()
-            )  # later, smaller tiles must not slip in: the backward pass goes the same way
-            return outputs, 0
-        for layer, width in enumerate(hidden):
-            outputs[layer] = self._kept[self._used : self._used + count * width].view(count, width)
-            self._used += count * width
-        return outputs, len(hidden) if self._recall else 0
+        begin, self._done = self._done, self._done + count
+        known = set()
+        for layer, kept in enumerate(self._kept):
+            if self._done <= kept.shape[0]:
+                outputs[layer] = kept[begin : self._done]
+                if self._recall:
+                    known.add(layer)
+        return outputs, known
 
 
 def _rows(tensor: Tensor, begin: int, end: int) -> Tensor:
