@@ -26,9 +26,12 @@ class CMakeBuild(build_ext):
         try:
             self._build(target)
         except (OSError, ImportError, subprocess.CalledProcessError) as error:
+            reason = f"{error.cmd[0]} failed" if isinstance(error, subprocess.CalledProcessError) else str(error)
             if os.environ.get("P3_REQUIRE_NATIVE") == "1":
-                raise
-            print(f"p3kernels: no native CPU kernels in this installation ({error})", file=sys.stderr)
+                raise SystemExit(
+                    f"p3kernels: P3_REQUIRE_NATIVE=1, but the native CPU kernels were not built: {reason}"
+                ) from error
+            print(f"p3kernels: installing without the native CPU kernels: {reason}", file=sys.stderr)
 
     def _build(self, target: Path) -> None:
         import pybind11  # noqa: PLC0415  a build requirement, absent from an installed machine
@@ -56,10 +59,6 @@ class CMakeBuild(build_ext):
         """Only what was built: an install without the extension is a valid one."""
         return [path for path in super().get_outputs() if Path(path).exists()]
 
-    def copy_extensions_to_source(self) -> None:
-        """As setuptools does for an editable install, unless there is nothing to copy."""
-        if all(Path(self.get_ext_fullpath(ext.name)).exists() or self.inplace for ext in self.extensions):
-            super().copy_extensions_to_source()
 
-
-setup(ext_modules=[Extension("p3kernels._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
+# optional: setuptools then does not insist on a file that a machine without a compiler could not make.
+setup(ext_modules=[Extension("p3kernels._C", sources=[], optional=True)], cmdclass={"build_ext": CMakeBuild})
