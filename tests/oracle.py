@@ -44,7 +44,7 @@ def leaky_relu(mean, var, slope=0):
     """The same six numbers for LeakyReLU; slope = 0 is ReLU."""
     with mp.workdps(WORKING_DIGITS):
         mean, var, slope = mp.mpf(mean), mp.mpf(var), mp.mpf(slope)
-        std, beta, above, below, density = _normal(mean, var)
+        std, _, above, below, density = _normal(mean, var)
         first = mean * (above + slope * below) + (1 - slope) * std * density
         second = (mean**2 + var) * (above + slope**2 * below) + (1 - slope**2) * mean * std * density
         d_first_mean = above + slope * below

@@ -1,0 +1,343 @@
+"""The checks that every op inherits: a test class gives inputs and the plain twin, and gets the rest.
+
+Inputs are a flat dict of floating-point tensors, all differentiable; "weights.0", "weights.1", … become one list
+argument. Truth is the twin in float64 on the same numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+BACKENDS = ("reference", "cpu")
+SIZES = ("one", "odd", "prime", "empty", "large")
+DTYPES = (torch.float32, torch.float64)
+
+Inputs = dict[str, Tensor]
+Function = Callable[[Inputs], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Arguments that a user may get wrong, and the answer; a change is a value or a function of the good one."""
+
+    name: str
+    error: type[Exception]
+    message: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+def bad(name: str, error: type[Exception], message: str, **changes: Any) -> Bad:
+    return Bad(name, error, message, changes)
+
+
+def grouped(inputs: Inputs) -> dict[str, Any]:
+    """{"weights.0": a, "weights.1": b} → {"weights": [a, b]}."""
+    arguments: dict[str, Any] = {}
+    for name, tensor in inputs.items():
+        head, dot, _ = name.partition(".")
+        if dot:
+            arguments.setdefault(head, []).append(tensor)
+        else:
+            arguments[name] = tensor
+    return arguments
+
+
+def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def cotangents_of(outputs: Iterable[Tensor]) -> list[Tensor]:
+    """Incoming gradients, the same for every dtype and call; positive, so that a lone element does not cancel."""
+    generator = torch.Generator().manual_seed(7)
+    return [0.5 + torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) for out in outputs]
+
+
+def run(
+    function: Function, inputs: Inputs, wanted: Sequence[str] | None = None
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor | None]]:
+    """Outputs, and the gradient of every input (None where not wanted)."""
+    wanted = list(inputs) if wanted is None else wanted
+    leaves = {name: tensor.detach().requires_grad_(name in wanted) for name, tensor in inputs.items()}
+    outputs = as_tuple(function(leaves))
+    pairs = [pair for pair in zip(outputs, cotangents_of(outputs), strict=True) if pair[0].requires_grad]
+    assert bool(pairs) == bool(wanted)
+    if pairs:
+        torch.autograd.backward(*zip(*pairs, strict=True))
+    return tuple(out.detach() for out in outputs), {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    """The same numbers, first and last dimension swapped in memory."""
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def sliced(tensor: Tensor) -> Tensor:
+    """The same numbers, every second of a larger tensor that is NaN in between."""
+    whole = torch.full((*tensor.shape, 2), math.nan, dtype=tensor.dtype)
+    whole[..., 0] = tensor
+    return whole[..., 0]
+
+
+class OpBattery:
+    """Inherit, fill in what is declared here, and the op is tested."""
+
+    op: ClassVar[Callable[..., Any]]
+    """The public op."""
+    reference: ClassVar[Callable[..., Any]]
+    """The same as plain torch."""
+    sizes: ClassVar[dict[str, tuple[int, ...]]]
+    """`make_inputs`' argument for every name in SIZES; "large" is above the CPU backend's chunk or tile."""
+    options: ClassVar[dict[str, Any]] = {}
+    """Arguments of the op and the twin that are not tensors."""
+    rounding: ClassVar[float]
+    """Allowed on top of twice the twin's own error, in eps of the largest value; the subclass says where it is from."""
+    thread_invariant: ClassVar[bool]
+    """Whether results are bitwise the same for every thread count; matrix products may round differently."""
+    twice_differentiable: ClassVar[frozenset[str]] = frozenset()
+    """Backends with second derivatives."""
+    once_message: ClassVar[str] = "differentiate twice|no autograd formula"
+    compile_backend: ClassVar[str] = "aot_eager"
+    """What compiles the CPU backend's op; the reference is compiled by "aot_eager" always, which is quick."""
+    bad_inputs: ClassVar[tuple[Bad, ...]]
+
+    def make_inputs(self, size: tuple[int, ...], dtype: torch.dtype) -> Inputs:
+        raise NotImplementedError
+
+    def native_calls(self, inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
+        """The torch.library operators behind the CPU backend, with arguments; none where there is no such operator."""
+        raise NotImplementedError
+
+    def arguments(self, inputs: Inputs) -> dict[str, Any]:
+        return {**grouped(inputs), **self.options}
+
+    def call(self, inputs: Inputs, backend: str | None) -> tuple[Tensor, ...]:
+        return as_tuple(type(self).op(**self.arguments(inputs), backend=backend))
+
+    def twin(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        return as_tuple(type(self).reference(**self.arguments(inputs)))
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "bad_input" in metafunc.fixturenames:
+            metafunc.parametrize("bad_input", self.bad_inputs, ids=lambda bad_input: bad_input.name)
+
+    def on(self, backend: str | None) -> Function:
+        return lambda inputs: self.call(inputs, backend)
+
+    def assert_near(self, name: str, actual: Tensor, exact: Tensor, plain: Tensor | None = None) -> None:
+        """error(actual) ≤ 2 · error(plain torch of the same dtype) + rounding · eps · largest value."""
+        assert actual.shape == exact.shape, name
+        if exact.numel() == 0:
+            return
+        error = (actual.double() - exact.double()).abs().max()
+        own = (plain.double() - exact.double()).abs().max() if plain is not None else 0.0
+        bound = 2 * own + self.rounding * torch.finfo(actual.dtype).eps * exact.abs().max().double()
+        assert error <= bound, f"{name}: error {error:.3e}, allowed {bound:.3e}"
+
+    def assert_same(self, actual: tuple[Any, Any], expected: tuple[Any, Any], *, bitwise: bool) -> None:
+        """Outputs and gradients of two `run`s."""
+        outputs = {f"output {index}": pair for index, pair in enumerate(zip(actual[0], expected[0], strict=True))}
+        gradients = {f"gradient of {name}": (actual[1][name], value) for name, value in expected[1].items()}
+        for name, (value, other) in (outputs | gradients).items():
+            if bitwise:
+                assert torch.equal(value, other), name
+            else:
+                self.assert_near(name, value, other)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("size", SIZES)
+    def test_values_and_gradients(self, size, dtype, backend):
+        inputs = self.make_inputs(self.sizes[size], dtype)
+        exact, exact_gradients = run(self.twin, {name: tensor.double() for name, tensor in inputs.items()})
+        plain, plain_gradients = run(self.twin, inputs)
+        outputs, gradients = run(self.on(backend), inputs)
+        for index, out in enumerate(outputs):
+            assert out.dtype == dtype
+            self.assert_near(f"output {index}", out, exact[index], plain[index])
+        for name, gradient in gradients.items():
+            assert gradient.dtype == dtype
+            assert size == "empty" or exact_gradients[name].count_nonzero() > 0
+            self.assert_near(f"gradient of {name}", gradient, exact_gradients[name], plain_gradients[name])
+            assert size != "empty" or gradient.count_nonzero() == 0
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_gradient_through_one_output_alone(self, backend):
+        inputs = self.make_inputs(self.sizes["odd"], torch.float64)
+        for index in range(len(self.twin(inputs))):
+            _, expected = run(lambda x, index=index: self.twin(x)[index], inputs)
+            _, gradients = run(lambda x, index=index: self.call(x, backend)[index], inputs)
+            for name, gradient in gradients.items():
+                if expected[name] is None:  # the twin's graph does not reach it
+                    assert gradient is None or gradient.count_nonzero() == 0
+                else:
+                    self.assert_near(f"output {index}, gradient of {name}", gradient, expected[name])
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("layout", [transposed, sliced])
+    def test_non_contiguous_inputs(self, layout, backend):
+        inputs = self.make_inputs(self.sizes["prime"], torch.float32)
+        views = {name: layout(tensor) for name, tensor in inputs.items()}
+        assert not all(view.is_contiguous() for view in views.values())
+        self.assert_same(run(self.on(backend), views), run(self.on(backend), inputs), bitwise=False)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_expanded_inputs(self, backend):
+        inputs = self.make_inputs(self.sizes["prime"], torch.float32)
+        rows = {name: tensor[:1].clone() for name, tensor in inputs.items()}
+
+        def from_rows(materialise: bool) -> Function:
+            def function(leaves: Inputs) -> tuple[Tensor, ...]:
+                whole = {name: leaf.expand_as(inputs[name]) for name, leaf in leaves.items()}
+                return self.call({n: t.clone() for n, t in whole.items()} if materialise else whole, backend)
+
+            return function
+
+        self.assert_same(run(from_rows(False), rows), run(from_rows(True), rows), bitwise=False)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_gradients_only_where_asked(self, backend):
+        inputs = self.make_inputs(self.sizes["odd"], torch.float32)
+        names = list(inputs)
+        outputs, everything = run(self.on(backend), inputs)
+        counts = range(len(names) + 1) if len(names) <= 3 else (0, 1, len(names) - 1)
+        for wanted in itertools.chain.from_iterable(itertools.combinations(names, count) for count in counts):
+            again, gradients = run(self.on(backend), inputs, wanted)
+            for a, b in zip(again, outputs, strict=True):
+                self.assert_near(f"output with gradients of {wanted}", a, b)
+            assert {name for name, gradient in gradients.items() if gradient is not None} == set(wanted)
+            for name in wanted:
+                self.assert_near(f"gradient of {name} of {wanted}", gradients[name], everything[name])
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_no_gradient_graph_without_need(self, backend):
+        inputs = self.make_inputs(self.sizes["odd"], torch.float32)
+        with torch.no_grad():
+            outputs = self.call({name: tensor.requires_grad_() for name, tensor in inputs.items()}, backend)
+        expected, _ = run(self.on(backend), inputs)
+        for out, value in zip(outputs, expected, strict=True):
+            assert not out.requires_grad
+            self.assert_near("output without gradients", out, value)
+
+    @pytest.mark.parametrize("layout", [torch.clone, transposed])
+    def test_opcheck(self, layout):
+        """Schema, fake tensors (shapes, strides), autograd registration, AOT dispatch of each registered operator."""
+        inputs = {
+            name: layout(tensor).requires_grad_()
+            for name, tensor in self.make_inputs(self.sizes["odd"], torch.float32).items()
+        }
+        for operator, arguments in self.native_calls(inputs):
+            torch.library.opcheck(operator, arguments)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_compile_fullgraph(self, backend):
+        inputs = self.make_inputs(self.sizes["odd"], torch.float32)
+        torch._dynamo.reset()
+        compiler = self.compile_backend if backend == "cpu" else "aot_eager"
+        compiled = torch.compile(self.on(backend), fullgraph=True, backend=compiler)
+        self.assert_same(run(compiled, inputs), run(self.on(backend), inputs), bitwise=False)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_deterministic(self, backend, threads):
+        inputs = self.make_inputs(self.sizes["large"], torch.float32)
+        threads(2)
+        first = run(self.on(backend), inputs)
+        self.assert_same(run(self.on(backend), inputs), first, bitwise=True)
+        if backend == "cpu":  # the reference is whatever torch does
+            threads(1)
+            self.assert_same(run(self.on(backend), inputs), first, bitwise=self.thread_invariant)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_inputs_are_not_modified(self, backend):
+        inputs = self.make_inputs(self.sizes["prime"], torch.float32)
+        copies = {name: tensor.clone() for name, tensor in inputs.items()}
+        leaves = {name: tensor.requires_grad_() for name, tensor in inputs.items()}
+        outputs = self.call(leaves, backend)
+        incoming = cotangents_of(outputs)
+        torch.autograd.backward(outputs, incoming)
+        for name, tensor in leaves.items():
+            assert torch.equal(tensor, copies[name]), name
+        for gradient, original in zip(incoming, cotangents_of(outputs), strict=True):
+            assert torch.equal(gradient, original)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("half", ["all", "first"])
+    def test_autocast_computes_in_float32(self, half, backend):
+        inputs = self.make_inputs(self.sizes["prime"], torch.float32)
+        chosen = list(inputs)[: None if half == "all" else 1]
+        low = {name: tensor.bfloat16() if name in chosen else tensor for name, tensor in inputs.items()}
+
+        def under_autocast(leaves: Inputs) -> tuple[Tensor, ...]:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.call(leaves, backend)
+
+        outputs, gradients = run(under_autocast, low)
+        expected, expected_gradients = run(self.on(backend), {name: tensor.float() for name, tensor in low.items()})
+        for out, value in zip(outputs, expected, strict=True):
+            assert out.dtype == torch.float32
+            assert torch.equal(out, value)
+        for name, gradient in gradients.items():
+            assert torch.equal(gradient, expected_gradients[name].to(low[name].dtype)), name
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_gradcheck(self, backend):
+        self.check_gradient(self.make_inputs(self.sizes["odd"], torch.float64), backend)
+
+    def check_gradient(self, inputs: Inputs, backend: str, check: Callable[..., bool] = gradcheck) -> None:
+        """Finite differences in float64; the tolerances are gradcheck's own (1e-6 step, 1e-5 + 1e-3 relative)."""
+        leaves = [tensor.detach().double().requires_grad_() for tensor in inputs.values()]
+        assert check(lambda *tensors: self.call(dict(zip(inputs, tensors, strict=True)), backend), leaves)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_second_derivative(self, backend):
+        inputs = self.make_inputs(self.sizes["odd"], torch.float64)
+        if backend in self.twice_differentiable:
+            self.check_gradient(inputs, backend, gradgradcheck)
+            return
+        leaves = {name: tensor.requires_grad_() for name, tensor in inputs.items()}
+        loss = sum(out.sum() for out in self.call(leaves, backend))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
+        penalised = loss + sum(gradient.square().sum() for gradient in gradients)
+        with pytest.raises(RuntimeError, match=self.once_message):
+            penalised.backward()
+
+    def test_bad_input(self, bad_input):
+        arguments = {"backend": None, **self.arguments(self.make_inputs(self.sizes["odd"], torch.float32))}
+        for name, change in bad_input.changes.items():
+            arguments[name] = change(arguments[name]) if callable(change) else change
+        with pytest.raises(bad_input.error, match=bad_input.message):
+            type(self).op(**arguments)
+
+
+BAD_BACKENDS = [
+    bad("unknown backend", ValueError, r"backend: expected one of reference, cpu.* got 'gpu'", backend="gpu"),
+    bad("triton absent", RuntimeError, r"backend='triton' cannot run: \w+", backend="triton"),
+    bad("cuda absent", RuntimeError, r"backend='cuda' cannot run: \w+", backend="cuda"),
+]
+"""What every op says to a backend that cannot run here."""
+
+
+def bad_tensor(name: str, like: str | None = None, dimensions: int | None = None) -> list[Bad]:
+    """The ways in which one tensor argument can be wrong; `like` is the argument it must agree with."""
+    cases = [
+        bad(f"{name} not a tensor", TypeError, rf"{name}: expected a tensor, got list", **{name: [1.0]}),
+        bad(f"{name} int64", TypeError, rf"{name}: expected float32 or float64, got int64", **{name: Tensor.long}),
+        bad(f"{name} float16", TypeError, rf"{name}: expected float32 or float64, got float16", **{name: Tensor.half}),
+    ]
+    if like is not None:
+        message = rf"{name}: expected the dtype of {like}, float32, got float64"
+        cases.append(bad(f"{name} float64", TypeError, message, **{name: Tensor.double}))
+        message = rf"{name}: expected the device of {like}, cpu, got meta"
+        cases.append(bad(f"{name} on meta", ValueError, message, **{name: lambda tensor: tensor.to("meta")}))
+    if dimensions is not None:
+        message = rf"{name}: expected {dimensions} dimensions, got shape \["
+        cases.append(bad(f"{name} one dimension more", ValueError, message, **{name: lambda tensor: tensor[None]}))
+    return cases

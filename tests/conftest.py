@@ -1,0 +1,68 @@
+"""What every test gets: fixed seeds, poisoned allocations, and the rule for tests that need a GPU."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+from torch._subclasses.fake_tensor import FakeTensor
+
+pytest.register_assert_rewrite("accuracy", "battery", "memory")
+
+# The same examples on every machine and every run; a first call that loads the extension is slow, and that is no fault.
+settings.register_profile("p3", derandomize=True, deadline=None, print_blob=True, max_examples=100)
+settings.load_profile("p3")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch.cuda.is_available() is False"))
+
+
+def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(allocate)
+    def allocate_nan(*args: object, **kwargs: object) -> torch.Tensor:
+        tensor = allocate(*args, **kwargs)
+        if torch.compiler.is_compiling() or isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
+            return tensor
+        if type(tensor) is torch.Tensor and tensor.is_floating_point() and tensor.layout == torch.strided:
+            with torch.no_grad():
+                tensor.fill_(math.nan)
+        return tensor
+
+    return allocate_nan
+
+
+@pytest.fixture(autouse=True)
+def poisoned_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that nobody wrote is NaN, so that an output left unwritten shows."""
+    monkeypatch.setattr(torch, "empty", _poisoned(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", _poisoned(torch.empty_like))
+    monkeypatch.setattr(torch.Tensor, "new_empty", _poisoned(torch.Tensor.new_empty))
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    torch.manual_seed(20261116)
+
+
+@pytest.fixture(autouse=True)
+def default_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own settings decide nothing here."""
+    for name in ("P3_BACKEND", "P3_CHECK_VALUES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets torch's thread count; the count of before comes back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

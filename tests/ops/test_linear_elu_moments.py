@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+import layered
+import pytest
+import torch
+from battery import BACKENDS, BAD_BACKENDS, OpBattery, bad, bad_tensor
+
+import p3kernels
+from p3kernels import reference
+from p3kernels.activations import ELU
+
+
+class TestLinearEluMoments(OpBattery):
+    op = p3kernels.linear_elu_moments
+    reference = reference.linear_elu_moments
+    sizes: ClassVar = {
+        "one": (1, 1, 1, 1),
+        "odd": (3, 5, 3, 7),
+        "prime": (31, 13, 11, 17),
+        "empty": (0, 5, 3, 7),
+        "large": (2 * 2048 + 3, 11, 7, 5),  # above CHUNK_ROWS, with a rest
+    }
+    options: ClassVar = {"alpha": 1.3}
+    # As for linear_moments; the elementwise part adds 7 eps.
+    rounding = 64
+    thread_invariant = False
+    bad_inputs = (
+        *BAD_BACKENDS,
+        *bad_tensor("mean", dimensions=2),
+        *bad_tensor("var", like="mean", dimensions=2),
+        *layered.bad_moments(3, 5),
+        *layered.bad_layer(),
+        bad("alpha zero", ValueError, r"alpha: expected a finite number > 0, got 0", alpha=0),
+        bad("alpha nan", ValueError, r"alpha: expected a finite number > 0, got nan", alpha=float("nan")),
+    )
+
+    def make_inputs(self, size, dtype):
+        rows, inputs, stochastic, outputs = size
+        generator = torch.Generator().manual_seed(1)
+        named = layered.moments(generator, rows, inputs, stochastic)
+        network = layered.layers(generator, (inputs, outputs))
+        return layered.cast({**named, "weight": network["weights.0"], "bias": network["biases.0"]}, dtype)
+
+    def native_calls(self, inputs):
+        arguments = [inputs["mean"], inputs["var"], [inputs["weight"]], [inputs["bias"]], ELU, 1.3, True, True]
+        with torch.no_grad():
+            out_mean, out_var, saved = torch.ops.p3kernels.mlp_moments_cpu(*arguments)
+        fixed = [value.detach() if isinstance(value, torch.Tensor) else value for value in arguments[:2]]
+        layer = [[inputs["weight"].detach()], [inputs["bias"].detach()]]
+        backward = (out_mean, out_var, *fixed, *layer, saved, ELU, 1.3, True)
+        ops = torch.ops.p3kernels
+        return [
+            (ops.mlp_moments_cpu, tuple(arguments)),
+            (ops.mlp_moments_backward_cpu, (*backward, True, True, True)),
+            (ops.mlp_moments_backward_cpu, (*backward, False, True, False)),
+        ]
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.7])
+    def test_gradcheck_with_alpha(self, alpha, backend):
+        inputs = self.make_inputs((2, 3, 2, 3), torch.float64)
+        inputs["var"] *= 0.05  # near zero, not at it
+
+        def function(*tensors):
+            return p3kernels.linear_elu_moments(*tensors, alpha, backend=backend)
+
+        assert torch.autograd.gradcheck(function, [tensor.requires_grad_() for tensor in inputs.values()])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_is_the_composition(bias, backend):
+    mean, var, weight = torch.randn(9, 6), torch.rand(9, 4), torch.randn(5, 6)
+    offset = torch.randn(5) if bias else None
+    fused = p3kernels.linear_elu_moments(mean, var, weight, offset, 0.8, backend=backend)
+    parts = p3kernels.elu_moments(*p3kernels.linear_moments(mean, var, weight, offset), 0.8, backend=backend)
+    for got, expected in zip(fused, parts, strict=True):
+        # The bias is added in the activation kernel instead of the product: one rounding apart.
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_zero_variance_is_the_layer(backend):
+    mean, weight, bias = torch.randn(9, 6), torch.randn(5, 6), torch.randn(5)
+    for var in (torch.zeros(9, 6), torch.zeros(9, 0)):
+        out_mean, out_var = p3kernels.linear_elu_moments(mean, var, weight, bias, backend=backend)
+        expected = torch.nn.functional.elu(torch.nn.functional.linear(mean, weight, bias))
+        torch.testing.assert_close(out_mean, expected, rtol=1e-6, atol=1e-6)  # a few float32 roundings
+        assert torch.equal(out_var, torch.zeros(9, 5))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("poison", ["mean", "var"])
+def test_nan_stays_in_its_row(poison, backend):
+    inputs = {"mean": torch.randn(9, 6), "var": torch.rand(9, 4)}
+    inputs[poison][4, 1] = float("nan")
+    outputs = p3kernels.linear_elu_moments(**inputs, weight=torch.randn(5, 6), backend=backend)
+    for out in outputs:
+        assert out[4].isnan().all()
+        assert out[[0, 1, 2, 3, 5, 6, 7, 8]].isfinite().all()

@@ -1,0 +1,137 @@
+"""Which backend runs, why another does not, and that importing the package does nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import p3kernels
+from p3kernels import backends
+from p3kernels.backends import choose_backend
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    everything = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    return subprocess.run([sys.executable, "-c", code], env=everything, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def no_extension(monkeypatch):
+    """As installed without a compiler."""
+    monkeypatch.setattr(backends, "load_extension", lambda: (None, "the native extension was not built"))
+
+
+def test_available_backends():
+    found = p3kernels.available_backends()
+    assert list(found) == ["reference", "cpu", "triton", "cuda"]
+    assert found["reference"] == "available"
+    assert found["cpu"] == "available"
+    for name in ("triton", "cuda"):
+        assert found[name] == "available" or len(found[name].split()) > 3  # a sentence
+
+
+def test_default_is_the_fastest_that_can():
+    assert choose_backend(None, torch.zeros(1)) == "cpu"
+    assert choose_backend(None, torch.zeros(1, device="meta")) == "reference"
+
+
+def test_without_the_extension_the_reference_runs(no_extension):
+    assert choose_backend(None, torch.zeros(1)) == "reference"
+    assert "not built" in p3kernels.available_backends()["cpu"]
+    with pytest.raises(RuntimeError, match=r"backend='cpu' cannot run: the native extension was not built"):
+        p3kernels.elu_moments(torch.zeros(2), torch.ones(2), backend="cpu")
+    mean, var = p3kernels.relu_moments(torch.full((2,), 30.0), torch.ones(2))
+    assert mean.tolist() == [30.0, 30.0]
+    assert var.tolist() == [1.0, 1.0]
+
+
+def test_environment_variable(monkeypatch):
+    monkeypatch.setenv("P3_BACKEND", "reference")
+    assert choose_backend(None, torch.zeros(1)) == "reference"
+    assert choose_backend("cpu", torch.zeros(1)) == "cpu", "an argument wins over the environment"
+    monkeypatch.setenv("P3_BACKEND", "")
+    assert choose_backend(None, torch.zeros(1)) == "cpu"
+    monkeypatch.setenv("P3_BACKEND", "fast")
+    with pytest.raises(ValueError, match=r"P3_BACKEND: expected one of reference, cpu, triton, cuda.* got 'fast'"):
+        p3kernels.elu_moments(torch.zeros(2), torch.ones(2))
+    monkeypatch.setenv("P3_BACKEND", "cuda")
+    with pytest.raises(RuntimeError, match=r"P3_BACKEND='cuda' cannot run: \w+"):
+        p3kernels.elu_moments(torch.zeros(2), torch.ones(2))
+
+
+def test_environment_variable_reaches_the_op(monkeypatch):
+    """The two backends round float32 differently somewhere among a thousand numbers: the choice shows."""
+    mean, var = torch.randn(1000), torch.rand(1000)
+    by_name = {name: p3kernels.elu_moments(mean, var, backend=name)[1] for name in ("reference", "cpu")}
+    assert not torch.equal(by_name["reference"], by_name["cpu"])
+    for name, expected in by_name.items():
+        monkeypatch.setenv("P3_BACKEND", name)
+        assert torch.equal(p3kernels.elu_moments(mean, var)[1], expected)
+
+
+def test_cpu_backend_refuses_another_device():
+    with pytest.raises(RuntimeError, match=r"backend='cpu' cannot run: the tensors are on meta"):
+        choose_backend("cpu", torch.zeros(2, device="meta"))
+
+
+def test_ops_infer_shapes_on_meta():
+    """Meta tensors are how a model is built without memory; the reference is plain torch and must run on them."""
+    mean, var = torch.zeros(4, 3, device="meta"), torch.zeros(4, 3, device="meta")
+    for out in p3kernels.elu_moments(mean, var):
+        assert out.device.type == "meta"
+        assert out.shape == (4, 3)
+
+
+def test_import_does_nothing():
+    """No extension, no Triton, no GPU query, no environment or torch setting changed."""
+    code = """
+import os, sys, torch
+threads, dtype, environment = torch.get_num_threads(), torch.get_default_dtype(), dict(os.environ)
+before, state = set(sys.modules), torch.get_rng_state()
+def forbidden(*_):
+    raise AssertionError("a GPU query at import")
+torch.cuda.is_available = torch.cuda.device_count = torch.cuda.current_device = forbidden
+import p3kernels
+new = set(sys.modules) - before
+assert "p3kernels._C" not in sys.modules
+assert not {name for name in new if name.split(".")[0] in ("triton", "triton_kernels", "trainer")}, new
+assert not torch.cuda.is_initialized()
+assert (threads, dtype) == (torch.get_num_threads(), torch.get_default_dtype())
+assert environment == dict(os.environ)
+assert torch.equal(state, torch.get_rng_state())
+p3kernels.available_backends()
+assert "p3kernels._C" in sys.modules, "the first question loads it"
+print("quiet")
+"""
+    done = python(code)
+    assert done.stdout.strip() == "quiet", done.stderr
+    assert done.stderr == ""
+
+
+def test_public_names():
+    for name in p3kernels.__all__:
+        assert getattr(p3kernels, name) is not None
+    assert set(p3kernels.__all__) >= {
+        "MomentMatching",
+        "MonteCarlo",
+        "available_backends",
+        "elu_moments",
+        "leaky_relu_moments",
+        "linear_elu_moments",
+        "linear_moments",
+        "mixture_log_prob",
+        "mlp_mixture_log_prob",
+        "mlp_moments",
+        "relu_moments",
+    }
+
+
+def test_threads_come_from_torch():
+    """No second pool of threads fights torch's: the kernels use the OpenMP runtime that is loaded."""
+    extension, reason = backends.load_extension()
+    assert extension is not None, reason
+    assert "omp" in extension.thread_source()

@@ -1,0 +1,139 @@
+"""The `p3` command: what a user sees for right and wrong command lines, and `p3 info`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import p3kernels
+from p3kernels import backends, info
+from trainer import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def p3(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainer.cli", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment, timeout=300, check=False
+    )
+
+
+def test_help_lists_every_command_without_importing_torch():
+    program = (
+        "import sys\nfrom trainer import cli\n"
+        "try:\n    cli.main(['--help'])\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
+        "assert 'torch' not in sys.modules and 'p3kernels' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name, command in cli.COMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert command.summary in done.stdout
+
+
+def test_version():
+    done = p3("--version")
+    assert (done.returncode, done.stdout) == (0, f"p3kernels {p3kernels.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected a command: info, bench"),
+        (("nonsense",), "no command 'nonsense'; the commands are info, bench"),
+        (("bensh",), "no command 'bensh' (did you mean 'bench'?)"),
+        (("--nonsense",), "unrecognized arguments: --nonsense"),
+        (("info", "--nonsense"), "p3 info: error: unrecognized arguments: --nonsense"),
+    ],
+)
+def test_wrong_command_lines_exit_with_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_exit_code_reaches_the_shell():
+    assert p3("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_has_a_main_and_help(name, capsys):
+    assert callable(importlib.import_module(cli.COMMANDS[name].module).main)
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: p3 {name}")
+
+
+def test_interrupt_is_one_line(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(info, "main", interrupted)
+    assert cli.main(["info"]) == 130
+    assert capsys.readouterr().err == "p3 info: interrupted\n"
+
+
+def test_info_json_has_the_facts():
+    done = p3("info", "--json", P3_CHECK_VALUES="1")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert set(facts) == {"versions", "machine", "backends", "cpu_kernels", "environment"}
+    assert facts["versions"]["p3kernels"] == p3kernels.__version__
+    assert {"python", "torch", "triton", "numpy"} < set(facts["versions"])
+    assert {"cpu", "cores", "torch_threads", "cuda"} < set(facts["machine"])
+    assert set(facts["backends"]) == set(backends.BACKENDS)
+    assert set(facts["cpu_kernels"]) == {"instruction_set", "thread_source"}
+    assert set(facts["environment"]) == set(info.ENVIRONMENT)
+    assert facts["environment"]["P3_CHECK_VALUES"] == "1"
+
+
+def test_info_table_is_aligned_and_complete(capsys):
+    facts = info.collect()
+    assert cli.main(["info"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if line.startswith("  ")]
+    assert len(rows) == sum(len(section) for section in facts.values())
+    values = 2 + max(len(name) for section in facts.values() for name in section) + 2
+    assert all(row[values - 2 : values] == "  " and row[values] != " " for row in rows)
+    for name, reason in p3kernels.available_backends().items():
+        assert any(row.split(maxsplit=1) == [name, reason] for row in rows)
+
+
+def test_info_survives_everything_that_can_be_missing(monkeypatch, capsys):
+    def fails(*_):
+        raise OSError("gone")
+
+    def absent(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(info.importlib.metadata, "version", absent)
+    monkeypatch.setattr(info, "load_extension", lambda: (None, "not built"))
+    monkeypatch.setattr(info, "available_backends", fails)
+    monkeypatch.setattr(info, "_cpu_model", fails)
+    monkeypatch.setattr(info, "_cuda_devices", fails)
+    assert cli.main(["info"]) == 0
+    table = capsys.readouterr().out
+    for expected in ("not installed", "none (not built)", "unknown (OSError: gone)"):
+        assert expected in table
+
+
+def test_info_names_an_instruction_set_that_is_not_there():
+    if not backends.available_backends()["cpu"].startswith("available"):
+        pytest.skip("the native extension is not here: " + backends.available_backends()["cpu"])
+    done = p3("info", "--json", P3_CPU_ISA="abacus")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert "P3_CPU_ISA=abacus" in facts["backends"]["cpu"]
+    assert "P3_CPU_ISA=abacus" in facts["cpu_kernels"]["instruction_set"]

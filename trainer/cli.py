@@ -1,0 +1,81 @@
+"""The `p3` command: finds the subcommand, imports its module, hands over the rest of the command line.
+
+A subcommand is a module with `main(arguments, prog) -> exit code` and its own parser; it is imported only when it is
+asked for, so `p3 --help` is instant and one command's missing dependency is no other command's problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a subcommand lives and what the help says about it."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "info": Command("p3kernels.info", "what is installed here, and which backends can run and why the others cannot"),
+    "bench": Command("p3kernels.bench.command", "time the ops against eager torch, torch.compile and the bare GEMMs"),
+}
+
+
+class _PrintVersion(argparse.Action):
+    """As argparse's own, but the package is imported only when its version is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from p3kernels.version import __version__  # noqa: PLC0415  it brings torch
+
+        print(f"p3kernels {__version__}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS)) + 2
+    listing = "\n".join(f"  {name:<{width}}{command.summary}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="p3",
+        usage="p3 [-h] [--version] COMMAND ...",
+        description="Gaussian moments and mixture likelihoods for VAE-based policies, and the P3 PPO trainer.",
+        epilog=f"commands:\n{listing}\n\n'p3 COMMAND --help' tells about one of them.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of the commands below, then its arguments")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `p3` and returns its exit code; a wrong command line exits with 2.
+
+    Args:
+        arguments: What comes after `p3`; None for the process's own.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    name = parser.parse_args(arguments[:1]).command  # only the first word is ours
+    if name is None:
+        parser.error(f"expected a command: {', '.join(COMMANDS)}")
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        parser.error(f"no command {name!r}{hint}; the commands are {', '.join(COMMANDS)}")
+    module = importlib.import_module(COMMANDS[name].module)
+    try:
+        return module.main(arguments[1:], prog=f"p3 {name}")
+    except KeyboardInterrupt:
+        print(f"p3 {name}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
