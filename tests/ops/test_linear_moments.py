@@ -43,11 +43,7 @@ class TestLinearMoments(OpBattery):
         named["bias"] = named.pop("biase")
         return layered.cast(named, dtype)
 
-    def native_calls(self, inputs):
-        return []  # two matrix products: torch's own on every backend
-
-    def test_opcheck(self):
-        assert self.native_calls({}) == []
+    test_opcheck = None  # two matrix products, torch's own on every backend: there is no operator of ours
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import layered
@@ -159,7 +158,6 @@ def test_first_layer_variance_is_exact_by_sampling():
     assert ((y.mean(0) - out_mean[0]).abs() <= 5 * (out_var[0] / count).sqrt()).all()
     fourth = (y - y.mean(0)).pow(4).mean(0) / y.var(0).square()
     assert ((y.var(0) - out_var[0]).abs() <= 5 * out_var[0] * ((fourth - 1) / count).sqrt()).all()
-    assert math.isfinite(float(fourth.max()))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
