@@ -26,7 +26,6 @@ def load_extension() -> tuple[ModuleType | None, str]:
         return None, str(error)
 
 
-@torch.compiler.assume_constant_result  # a compiled graph is made for one machine and one installation
 def backend_reason(name: str) -> str:
     """Either "available", or why the backend `name` cannot run here."""
     if name == "cpu":
@@ -37,6 +36,11 @@ def backend_reason(name: str) -> str:
         "cuda": "this version has no CUDA kernels",
     }
     return reasons[name]
+
+
+# A compiled graph is made for one machine and one installation. This is what torch.compiler.assume_constant_result sets,
+# without its import of the whole compiler.
+backend_reason._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def available_backends() -> dict[str, str]:

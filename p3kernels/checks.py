@@ -35,9 +35,10 @@ def full_precision(op: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(op)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         tensor = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-        if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
+        device = "cpu" if tensor is None else tensor.device.type
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return op(*args, **kwargs)
-        with torch.autocast(tensor.device.type, enabled=False):
+        with torch.autocast(device, enabled=False):
             return op(*_promote(args), **{name: _promote(value) for name, value in kwargs.items()})
 
     return wrapper
@@ -88,20 +89,28 @@ def check_values(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: expected values >= 0, got {int(bad.sum())} that are not, the first {value}")
 
 
-def check_layers(input_size: int, like: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> None:
+def check_layer(
+    names: tuple[str, str], input_size: int, like_name: str, like: Tensor, weight: Tensor, bias: Tensor | None
+) -> None:
+    """weight [O, I] with I = `input_size` and bias [O] or None, of the dtype and device of another argument."""
+    check_tensor(names[0], weight, 2)
+    check_like(names[0], weight, like_name, like)
+    if weight.shape[1] != input_size:
+        raise ValueError(f"{names[0]}: expected {input_size} columns, got shape {shape_text(weight.shape)}")
+    if bias is not None:
+        check_tensor(names[1], bias)
+        check_like(names[1], bias, like_name, like)
+        check_shape(names[1], bias, (weight.shape[0],))
+
+
+def check_layers(
+    input_size: int, like_name: str, like: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+) -> None:
     """Weights [O, I] that chain from `input_size`, each with a bias [O] or None."""
     if len(weights) == 0:
         raise ValueError("weights: expected at least one layer, got none")
     if len(biases) != len(weights):
         raise ValueError(f"biases: expected {len(weights)} entries, one a weight, got {len(biases)}")
     for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        name = f"weights[{index}]"
-        check_tensor(name, weight, 2)
-        check_like(name, weight, "mean", like)
-        if weight.shape[1] != input_size:
-            raise ValueError(f"{name}: expected {input_size} columns, got shape {shape_text(weight.shape)}")
+        check_layer((f"weights[{index}]", f"biases[{index}]"), input_size, like_name, like, weight, bias)
         input_size = weight.shape[0]
-        if bias is not None:
-            check_tensor(f"biases[{index}]", bias)
-            check_like(f"biases[{index}]", bias, "mean", like)
-            check_shape(f"biases[{index}]", bias, (input_size,))

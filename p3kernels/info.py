@@ -15,7 +15,14 @@ import torch
 from p3kernels.backends import available_backends, load_extension
 from p3kernels.version import __version__
 
-ENVIRONMENT = ("P3_BACKEND", "P3_CPU_ISA", "P3_CHECK_VALUES", "OMP_NUM_THREADS", "TRITON_INTERPRET")
+ENVIRONMENT = (
+    "P3_BACKEND",
+    "P3_CPU_ISA",
+    "P3_CHECK_VALUES",
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "TRITON_INTERPRET",
+)
 
 Section = dict[str, str | int | None]
 """One block of facts; None where there is nothing: not installed, not set."""

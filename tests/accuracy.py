@@ -55,7 +55,7 @@ def points(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         return low + (high - low) * torch.rand(count, generator=generator, dtype=torch.float64)
 
     spread = torch.exp(uniform(1500, math.log(1e-4), math.log(10)))
-    narrow = uniform(300, 0.45, 0.8)  # around the change of method at std = 0.5
+    narrow = torch.exp(uniform(300, math.log(0.1), 0))  # where the kernel changes its method, with zero near
     mean = torch.cat([uniform(600, -20, 20), uniform(900, -9, 9) * spread[600:], uniform(300, -3, 0.5) * narrow])
     return mean.clamp(-20, 20).to(dtype), torch.cat([spread, narrow]).square().to(dtype)
 

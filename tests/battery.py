@@ -204,6 +204,23 @@ class OpBattery:
         self.assert_same(run(from_rows(False), rows), run(from_rows(True), rows), bitwise=False)
 
     @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("layout", [transposed, sliced, lambda tensor: tensor.view(-1)[:1].expand(tensor.shape)])
+    def test_layout_of_incoming_gradients(self, layout, backend):
+        """`out.sum().backward()` brings one number in all places; other code brings views."""
+        leaves = {
+            name: tensor.requires_grad_()
+            for name, tensor in self.make_inputs(self.sizes["prime"], torch.float32).items()
+        }
+        outputs = self.call(leaves, backend)
+        incoming = [layout(gradient) for gradient in cotangents_of(outputs)]
+        got = torch.autograd.grad(outputs, list(leaves.values()), incoming, retain_graph=True)
+        copies = [gradient.clone(memory_format=torch.contiguous_format) for gradient in incoming]
+        expected = torch.autograd.grad(outputs, list(leaves.values()), copies)
+        for name, gradient, value in zip(leaves, got, expected, strict=True):
+            assert value.count_nonzero() > 0
+            self.assert_near(f"gradient of {name}", gradient, value)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
     def test_gradients_only_where_asked(self, backend):
         inputs = self.make_inputs(self.sizes["odd"], torch.float32)
         names = list(inputs)
@@ -244,6 +261,13 @@ class OpBattery:
         compiler = self.compile_backend if backend == "cpu" else "aot_eager"
         compiled = torch.compile(self.on(backend), fullgraph=True, backend=compiler)
         self.assert_same(run(compiled, inputs), run(self.on(backend), inputs), bitwise=False)
+
+    def test_compile_with_dynamic_shapes(self):
+        torch._dynamo.reset()
+        compiled = torch.compile(self.on("cpu"), fullgraph=True, dynamic=True, backend="aot_eager")
+        for size in ("odd", "prime"):
+            inputs = self.make_inputs(self.sizes[size], torch.float32)
+            self.assert_same(run(compiled, inputs), run(self.on("cpu"), inputs), bitwise=False)
 
     @pytest.mark.parametrize("backend", BACKENDS)
     def test_deterministic(self, backend, threads):

@@ -16,7 +16,7 @@ class NoiseSource:
         self._seed = seed
         self._num_samples = num_samples
         self._sampling = sampling
-        self._points = sobol_points(seed, num_samples, like.shape[1]) if sampling == "sobol" else None
+        self._points = sobol_points(torch.tensor([seed]), num_samples, like.shape[1]) if sampling == "sobol" else None
 
     def fill(self, out: Tensor, first_sample: int, first_row: int) -> None:
         """out [n, R, Z] = noise[first_sample :, first_row :]."""

@@ -203,10 +203,10 @@ def backward(problem: Problem, log_prob: Tensor, kept: Tensor, d_log_prob: Tenso
     d_latent_mean = p.latent_mean.new_zeros(p.latent_mean.shape)
     d_latent_std = p.latent_std.new_zeros(p.latent_std.shape)
     d_context_part = p.action.new_zeros(p.action.shape[0], p.widths[0])
-    d_weights = [torch.zeros_like(weight) for weight in p.weights]
+    d_weights = [weight.new_zeros(weight.shape) for weight in p.weights]
     d_biases = [torch.zeros_like(bias) for bias in p.biases]
     d_latent_weight = p.latent_weight.new_zeros(p.latent_weight.shape[::-1]).t()  # faster to fill this way round
-    d_noise = torch.empty_like(p.noise) if need_noise and p.noise is not None else None
+    d_noise = p.noise.new_empty(p.noise.shape) if need_noise and p.noise is not None else None
 
     tile = Tile(p, kept, recall=True)
     d_buffers = [p.buffer(width) for width in p.widths[:-1]]

@@ -107,8 +107,8 @@ def backward(
     activated = [weight.shape[0] for weight in (weights if activate_last else weights[:-1])]
     pre_activations = _saved_views(saved, rows, activated)
     squares = _squares(weights, var.shape[1])
-    d_mean = torch.empty_like(mean) if need_inputs[0] else mean.new_empty(0)
-    d_var = torch.empty_like(var) if need_inputs[1] else var.new_empty(0)
+    d_mean = mean.new_empty(mean.shape) if need_inputs[0] else mean.new_empty(0)
+    d_var = var.new_empty(var.shape) if need_inputs[1] else var.new_empty(0)
     d_weights = [_parameter_gradient(weight, layer) for layer, weight in enumerate(weights)] if need_parameters else []
     d_squares = [_parameter_gradient(square, layer) for layer, square in enumerate(squares)] if need_parameters else []
     d_biases = [torch.zeros_like(bias) for bias in biases] if need_parameters else []

@@ -35,7 +35,7 @@ def linear_elu_moments(
         Mean and variance [B, O], differentiable once in every tensor.
     """
     check_linear(mean, var)
-    checks.check_layers(mean.shape[1], mean, [weight], [bias])
+    checks.check_layer(("weight", "bias"), mean.shape[1], "mean", mean, weight, bias)
     check_parameter("alpha", alpha, positive=True)
     if choose_backend(backend, mean) == "reference":
         return reference.linear_elu_moments(mean, var, weight, bias, alpha)

@@ -39,6 +39,6 @@ def linear_moments(
         Mean and variance [B, O], differentiable any number of times.
     """
     check_linear(mean, var)
-    checks.check_layers(mean.shape[1], mean, [weight], [bias])
+    checks.check_layer(("weight", "bias"), mean.shape[1], "mean", mean, weight, bias)
     choose_backend(backend, mean)
     return reference.linear_moments(mean, var, weight, bias)

@@ -168,9 +168,9 @@ def _(
     parameter: float,
     need_noise: bool,
 ) -> list[Tensor]:
-    d_noise = torch.empty_like(noise) if need_noise and noise is not None else action.new_empty(0)
-    inputs = [torch.empty_like(tensor) for tensor in (action, context, latent_mean, latent_std, std)]
-    return [*inputs, d_noise, *(torch.empty_like(parameter) for parameter in (*weights, *biases))]
+    d_noise = noise.new_empty(noise.shape) if need_noise and noise is not None else action.new_empty(0)
+    inputs = [tensor.new_empty(tensor.shape) for tensor in (action, context, latent_mean, latent_std, std)]
+    return [*inputs, d_noise, *(parameter.new_empty(parameter.shape) for parameter in (*weights, *biases))]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -236,7 +236,7 @@ def _check(
             raise ValueError(f"{name}: expected {rows} rows, as action has, got {checks.shape_text(tensor.shape)}")
     checks.check_shape("latent_std", latent_std, latent_mean.shape)
     checks.check_values("latent_std", latent_std)
-    checks.check_layers(context.shape[1] + latent_mean.shape[1], action, weights, biases)
+    checks.check_layers(context.shape[1] + latent_mean.shape[1], "action", action, weights, biases)
     if weights[-1].shape[0] != action.shape[1]:
         raise ValueError(
             f"weights[{len(weights) - 1}]: expected {action.shape[1]} rows, one an action, "
@@ -334,6 +334,10 @@ def _seed_tensor(seed: int | Tensor | None, noise: Tensor | None) -> Tensor:
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64 or seed.numel() != 1:
             raise TypeError(f"seed: expected one int64, got {seed.numel()} of {seed.dtype}")
+        if seed.device.type != "cpu":
+            raise ValueError(f"seed: expected a tensor on the cpu, got one on {seed.device}")
+        if not torch.compiler.is_compiling() and seed.item() < 0:
+            raise ValueError(f"seed: expected 0 <= seed < 2**63, got {seed.item()}")
         return seed
     if seed is not None:
         if isinstance(seed, bool) or not isinstance(seed, int | torch.SymInt):

@@ -99,9 +99,9 @@ def _(
     need_parameters: bool,
 ) -> list[Tensor]:
     def gradient(like: Tensor, needed: bool) -> Tensor:
-        return torch.empty_like(like) if needed else like.new_empty(0)
+        return like.new_empty(like.shape) if needed else like.new_empty(0)
 
-    parameters = [torch.empty_like(parameter) for parameter in (*weights, *biases)] if need_parameters else []
+    parameters = [gradient(parameter, True) for parameter in (*weights, *biases)] if need_parameters else []
     return [gradient(mean, need_mean), gradient(var, need_var), *parameters]
 
 
@@ -193,7 +193,7 @@ def mlp_moments(
         Mean and variance [B, O], differentiable once in every tensor.
     """
     check_linear(mean, var)
-    checks.check_layers(mean.shape[1], mean, weights, biases)
+    checks.check_layers(mean.shape[1], "mean", mean, weights, biases)
     kind, parameter = resolve_activation(activation, activation_parameter)
     if choose_backend(backend, mean) == "reference":
         return reference.mlp_moments(mean, var, weights, biases, activation, activation_parameter)

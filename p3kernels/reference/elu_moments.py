@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from p3kernels.reference.gaussian import PositivePart, guard, positive_part
+from p3kernels.reference.gaussian import PositivePart, chain, guard, positive_part
 
 # Below this step of erfcx's argument its differences come from the Taylor series.
 _SERIES_STEP = 0.02
@@ -97,11 +96,10 @@ class _EluMoments(torch.autograd.Function):
         ctx.save_for_backward(mean, var)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_out_mean: Tensor, d_out_var: Tensor) -> tuple[Tensor, Tensor, None]:
         mean, var = ctx.saved_tensors
-        mean_mean, mean_var, var_mean, var_var = elu_gradients(mean, var, ctx.alpha)
-        return d_out_mean * mean_mean + d_out_var * var_mean, d_out_mean * mean_var + d_out_var * var_var, None
+        d_mean, d_var = chain(d_out_mean, d_out_var, mean, var, lambda: elu_gradients(mean, var, ctx.alpha))
+        return d_mean, d_var, None
 
 
 def elu_gradients(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -21,10 +21,16 @@ SHIFT_STREAM = 1
 _MASK = 0xFFFFFFFF
 
 
-def sobol_points(seed: int, num_samples: int, dimension: int) -> Tensor:
-    """[N, Z] scrambled Sobol points in [0, 1), float64."""
-    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed & 0x7FFFFFFF)
+@torch.library.custom_op("p3kernels::sobol_points", mutates_args=(), device_types="cpu")
+def sobol_points(seed: Tensor, num_samples: int, dimension: int) -> Tensor:
+    """[N, Z] scrambled Sobol points in [0, 1), float64; an operator, so that a compiled graph does not look inside."""
+    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=int(seed) & 0x7FFFFFFF)
     return engine.draw(num_samples, dtype=torch.float64)
+
+
+@sobol_points.register_fake
+def _(seed: Tensor, num_samples: int, dimension: int) -> Tensor:
+    return torch.empty(num_samples, dimension, dtype=torch.float64)
 
 
 def shifted_normals(points: Tensor, shift: Tensor) -> Tensor:
@@ -83,13 +89,13 @@ def latent_noise(
     device: torch.device | None = None,
 ) -> Tensor:
     """The whole noise [N, B, Z] of a seed, an integer or a tensor of one int64."""
-    if isinstance(seed, Tensor):
-        seed = seed.to(device)
+    seed_tensor = seed if isinstance(seed, Tensor) else torch.full((1,), seed, dtype=torch.int64)
+    seed = seed_tensor.to(device)
     if sampling == "iid":
         return normal(seed, 0, num_samples, rows, columns, device).to(dtype)
     if sampling == "antithetic":
         first = normal(seed, 0, (num_samples + 1) // 2, rows, columns, device)
         return torch.cat([first, -first[: num_samples // 2]]).to(dtype)
     shift = normal(seed, SHIFT_STREAM, 1, rows, columns, device)
-    points = sobol_points(int(seed), num_samples, columns).to(device)
+    points = sobol_points(seed_tensor, num_samples, columns).to(device)
     return shifted_normals(points[:, None], shift).to(dtype)

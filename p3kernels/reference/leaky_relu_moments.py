@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from p3kernels.reference.gaussian import guard, positive_part
+from p3kernels.reference.gaussian import chain, guard, positive_part
 
 
 class _LeakyReluMoments(torch.autograd.Function):
@@ -26,11 +25,10 @@ class _LeakyReluMoments(torch.autograd.Function):
         ctx.save_for_backward(mean, var)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_out_mean: Tensor, d_out_var: Tensor) -> tuple[Tensor, Tensor, None]:
         mean, var = ctx.saved_tensors
-        mean_mean, mean_var, var_mean, var_var = leaky_relu_gradients(mean, var, ctx.slope)
-        return d_out_mean * mean_mean + d_out_var * var_mean, d_out_mean * mean_var + d_out_var * var_var, None
+        d_mean, d_var = chain(d_out_mean, d_out_var, mean, var, lambda: leaky_relu_gradients(mean, var, ctx.slope))
+        return d_mean, d_var, None
 
 
 def leaky_relu_gradients(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -64,15 +64,16 @@ def test_far_negative_mean_is_lognormal():
 
 @pytest.mark.parametrize("alpha", TestEluMoments.parameters)
 def test_float32_requirement_where_the_method_changes(alpha):
-    """The kernel is weakest just above std = 0.5 with zero near; dense there, against the float64 reference."""
-    std = 0.49 + 0.11 * torch.rand(50_000, dtype=torch.float64)
-    mean = (std * (0.05 - 0.4 * torch.rand(50_000, dtype=torch.float64))).float()
+    """The kernel is weakest just above std = 0.5 with zero near; dense from there down, against the reference."""
+    std = torch.cat([0.49 + 0.11 * torch.rand(40_000).double(), 0.05 + 0.44 * torch.rand(20_000).double()])
+    mean = (std * (0.05 - 0.4 * torch.rand(60_000).double())).float()
     var = std.square().float()
     reference_op, kernel = (functools.partial(p3kernels.elu_moments, alpha=alpha, backend=name) for name in BACKENDS)
     truth = moments_and_gradients(reference_op, mean.double(), var.double())
     units = (moments_and_gradients(kernel, mean, var).double() - truth).abs() / scales(truth, var, alpha)
-    # The requirement as it stands: 1e-6 for the mean, 1e-5 for the variance, 1e-4 for gradients.
-    for name, unit, tolerance in zip(("mean", "var"), units[:2], (1e-6, 1e-5), strict=True):
+    # The requirement as it stands: 1e-6 for the mean (of an output that is alpha times as steep where alpha > 1), 1e-5
+    # for the variance, 1e-4 for gradients.
+    for name, unit, tolerance in zip(("mean", "var"), units[:2], (1e-6 * max(1.0, alpha), 1e-5), strict=True):
         worst = int(unit.argmax())
         at = f"mean {mean[worst]:.9g}, var {var[worst]:.9g}"
         assert unit.max() <= tolerance, f"{name}: {int((unit > tolerance).sum())} misses, {unit[worst]:.3e} at {at}"
