@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
@@ -94,15 +96,40 @@ void activation_backward(int kind, double parameter, Address out, Address d_out,
   });
 }
 
+// What a row needs of its std: made once for a shared std [A] (stride 0), row by row for [B, A].
+template <class S>
+class RowStd {
+ public:
+  RowStd(const S* std, int64_t stride, int64_t actions)
+      : std_(std), stride_(stride), actions_(actions), inverse_(static_cast<size_t>(actions)) {
+    if (stride_ == 0) constant_ = p3::kernels<S>().mixture_constant(std_, inverse_.data(), actions_);
+  }
+  void move_to(int64_t row) {
+    if (stride_ != 0) {
+      constant_ = p3::kernels<S>().mixture_constant(std_ + row * stride_, inverse_.data(), actions_);
+    }
+  }
+  const S* inverse() const { return inverse_.data(); }
+  S constant() const { return constant_; }
+
+ private:
+  const S* std_;
+  int64_t stride_, actions_;
+  std::vector<S> inverse_;
+  S constant_ = 0;
+};
+
 // action [B, A], means [N, B, A], std [A] or [B, A] (std_stride 0 or A) -> log_sum [B]
 template <class S>
 void mixture_forward(Address action, Address means, Address std, int64_t std_stride, Address log_sum, int64_t samples,
                      int64_t rows, int64_t actions, int threads) {
   const auto& k = p3::kernels<S>();
   over_rows(rows, samples * actions, threads, [&](int64_t begin, int64_t end) {
+    RowStd<S> row_std(at<S>(std), std_stride, actions);
     for (int64_t b = begin; b < end; ++b) {
+      row_std.move_to(b);
       at<S>(log_sum)[b] = k.mixture_forward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions,
-                                            at<S>(std, b * std_stride), samples, actions);
+                                            row_std.inverse(), row_std.constant(), samples, actions);
     }
   });
 }
@@ -114,9 +141,11 @@ void mixture_backward(Address action, Address means, Address std, int64_t std_st
                       int64_t rows, int64_t actions, int threads) {
   const auto& k = p3::kernels<S>();
   over_rows(rows, samples * actions, threads, [&](int64_t begin, int64_t end) {
+    RowStd<S> row_std(at<S>(std), std_stride, actions);
     for (int64_t b = begin; b < end; ++b) {
-      k.mixture_backward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions,
-                         at<S>(std, b * std_stride), samples, actions, at<S>(log_sum)[b], at<S>(d_log_sum)[b],
+      row_std.move_to(b);
+      k.mixture_backward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions, row_std.inverse(),
+                         row_std.constant(), samples, actions, at<S>(log_sum)[b], at<S>(d_log_sum)[b],
                          at<S>(d_means, b * actions), rows * actions, at<S>(d_action, b * actions),
                          at<S>(d_std, b * actions));
     }

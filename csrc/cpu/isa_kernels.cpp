@@ -11,8 +11,8 @@ namespace P3_ISA {
 #define P3_TABLE(S)                                                                                          \
   extern const Kernels<S> kernels_##S;                                                                       \
   const Kernels<S> kernels_##S = {moments_forward<S>,     moments_backward<S>, activation_forward<S>,        \
-                                  activation_backward<S>, mixture_forward<S>,  mixture_backward<S>,          \
-                                  latent_backward<S>,     normal<S>};
+                                  activation_backward<S>, mixture_constant<S>, mixture_forward<S>,           \
+                                  mixture_backward<S>,    latent_backward<S>,  normal<S>};
 P3_TABLE(float)
 P3_TABLE(double)
 #undef P3_TABLE

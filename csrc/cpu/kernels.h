@@ -22,14 +22,16 @@ struct Kernels {
   void (*activation_forward)(Activation kind, S parameter, const S* x, const S* shift, S* out, int64_t n);
   // d_x [n] = d_out * activation'(x), from the activation's output; may be in place.
   void (*activation_backward)(Activation kind, S parameter, const S* out, const S* d_out, S* d_x, int64_t n);
+  // inverse_std [A] = 1 / std, and the constant of the Gaussian's logarithm: once for all rows that share a std.
+  S (*mixture_constant)(const S* std, S* inverse_std, int64_t num_actions);
   // log sum_i N(action | means_i, std^2) of one row; means of sample i start at means + i * sample_stride.
-  S (*mixture_forward)(const S* action, const S* means, int64_t sample_stride, const S* std, int64_t num_samples,
-                       int64_t num_actions);
+  S (*mixture_forward)(const S* action, const S* means, int64_t sample_stride, const S* inverse_std, S constant,
+                       int64_t num_samples, int64_t num_actions);
   // Gradients of one row, given its log-sum (over all samples, these or more) and the incoming gradient.
   // d_means may be means; d_action and d_std [A] are added to.
-  void (*mixture_backward)(const S* action, const S* means, int64_t sample_stride, const S* std, int64_t num_samples,
-                           int64_t num_actions, S log_sum, S d_log_sum, S* d_means, int64_t d_sample_stride,
-                           S* d_action, S* d_std);
+  void (*mixture_backward)(const S* action, const S* means, int64_t sample_stride, const S* inverse_std, S constant,
+                           int64_t num_samples, int64_t num_actions, S log_sum, S d_log_sum, S* d_means,
+                           int64_t d_sample_stride, S* d_action, S* d_std);
   // d_mean [n] += sum_i d_i and d_std [n] += sum_i d_i noise_i over the samples of one row; the d_i are d_stride apart.
   void (*latent_backward)(const S* d, int64_t d_stride, const S* noise, int64_t noise_stride, int64_t num_samples,
                           S* d_mean, S* d_std, int64_t n);

@@ -11,31 +11,34 @@ namespace P3_ISA {
 
 // log N(action | mean, std^2) without its constant: -1/2 sum ((action - mean) / std)^2.
 template <class S>
-static inline S mixture_exponent(const S* action, const S* mean, const S* std, int64_t num_actions) {
+static inline S mixture_exponent(const S* action, const S* mean, const S* inverse_std, int64_t num_actions) {
   S sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t a = 0; a < num_actions; ++a) {
-    const S z = (action[a] - mean[a]) / std[a];
+    const S z = (action[a] - mean[a]) * inverse_std[a];
     sum += z * z;
   }
   return S(-0.5) * sum;
 }
 
 template <class S>
-static inline S mixture_constant(const S* std, int64_t num_actions) {
+S mixture_constant(const S* std, S* inverse_std, int64_t num_actions) {
   S sum = 0;
-  for (int64_t a = 0; a < num_actions; ++a) sum += std::log(std[a]);
+  for (int64_t a = 0; a < num_actions; ++a) {
+    inverse_std[a] = S(1) / std[a];
+    sum += std::log(std[a]);
+  }
   return -sum - S(0.9189385332046727) * S(num_actions);  // log sqrt(2 pi)
 }
 
 template <class S>
-S mixture_forward(const S* action, const S* means, int64_t sample_stride, const S* std, int64_t num_samples,
-                  int64_t num_actions) {
+S mixture_forward(const S* action, const S* means, int64_t sample_stride, const S* inverse_std, S constant,
+                  int64_t num_samples, int64_t num_actions) {
   // Online: a running maximum and a sum relative to it. All samples at -inf leave it at -inf, never NaN.
   S highest = -std::numeric_limits<S>::infinity();
   S sum = 0;
   for (int64_t i = 0; i < num_samples; ++i) {
-    const S exponent = mixture_exponent(action, means + i * sample_stride, std, num_actions);
+    const S exponent = mixture_exponent(action, means + i * sample_stride, inverse_std, num_actions);
     if (exponent <= highest) {
       if (exponent > -std::numeric_limits<S>::infinity()) sum += std::exp(exponent - highest);
     } else {  // also taken by NaN, which then stays
@@ -44,19 +47,18 @@ S mixture_forward(const S* action, const S* means, int64_t sample_stride, const 
     }
   }
   if (highest == -std::numeric_limits<S>::infinity()) return highest;
-  return highest + std::log(sum) + mixture_constant(std, num_actions);
+  return highest + std::log(sum) + constant;
 }
 
 template <class S>
-void mixture_backward(const S* action, const S* means, int64_t sample_stride, const S* std, int64_t num_samples,
-                      int64_t num_actions, S log_sum, S d_log_sum, S* d_means, int64_t d_sample_stride, S* d_action,
-                      S* d_std) {
-  const S constant = mixture_constant(std, num_actions);
+void mixture_backward(const S* action, const S* means, int64_t sample_stride, const S* inverse_std, S constant,
+                      int64_t num_samples, int64_t num_actions, S log_sum, S d_log_sum, S* d_means,
+                      int64_t d_sample_stride, S* d_action, S* d_std) {
   S total_weight = 0;
   for (int64_t i = 0; i < num_samples; ++i) {
     const S* mean = means + i * sample_stride;
     S* d_mean = d_means + i * d_sample_stride;
-    const S exponent = mixture_exponent(action, mean, std, num_actions);
+    const S exponent = mixture_exponent(action, mean, inverse_std, num_actions);
     // A row without any likelihood has no direction to improve in: gradient 0.
     const S weight = log_sum == -std::numeric_limits<S>::infinity()
                          ? S(0)
@@ -68,14 +70,14 @@ void mixture_backward(const S* action, const S* means, int64_t sample_stride, co
     total_weight += weight;
 #pragma omp simd
     for (int64_t a = 0; a < num_actions; ++a) {
-      const S z = (action[a] - mean[a]) / std[a];
-      const S g = weight * z / std[a];
+      const S z = (action[a] - mean[a]) * inverse_std[a];
+      const S g = weight * z * inverse_std[a];
       d_mean[a] = g;
       d_action[a] -= g;
       d_std[a] += g * z;
     }
   }
-  for (int64_t a = 0; a < num_actions; ++a) d_std[a] -= total_weight / std[a];
+  for (int64_t a = 0; a < num_actions; ++a) d_std[a] -= total_weight * inverse_std[a];
 }
 
 // Gradients of z = mean + std noise_i, summed over the samples of one row.

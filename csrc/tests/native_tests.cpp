@@ -122,19 +122,23 @@ void test_mixture(const p3::Kernels<S>& k, const std::string& name) {
     }
     sum += std::exp(log_prob);
   }
-  const S log_sum = k.mixture_forward(action, means, actions, std, samples, actions);
+  Buffer<S> inverse(actions);
+  const S constant = k.mixture_constant(std, inverse, actions);
+  const S log_sum = k.mixture_forward(action, means, actions, inverse, constant, samples, actions);
   check(std::abs(log_sum - std::log(sum)) < 1e-4, name + " mixture");
   Buffer<S> d_means(samples * actions), d_action(actions, S(0)), d_std(actions, S(0));
-  k.mixture_backward(action, means, actions, std, samples, actions, log_sum, S(1), d_means, actions, d_action, d_std);
+  k.mixture_backward(action, means, actions, inverse, constant, samples, actions, log_sum, S(1), d_means, actions,
+                     d_action, d_std);
   for (int64_t a = 0; a < actions; ++a) {
     double total = 0;
     for (int64_t i = 0; i < samples; ++i) total += d_means[i * actions + a];
     check(std::abs(total + d_action[a]) < 1e-4 && total != 0, name + " mixture gradients cancel under translation");
   }
   std::fill(action.data.get(), action.data.get() + actions, std::numeric_limits<S>::infinity());
-  const S none = k.mixture_forward(action, means, actions, std, samples, actions);
+  const S none = k.mixture_forward(action, means, actions, inverse, constant, samples, actions);
   check(none == -std::numeric_limits<S>::infinity(), name + " no likelihood is -inf");
-  k.mixture_backward(action, means, actions, std, samples, actions, none, S(1), d_means, actions, d_action, d_std);
+  k.mixture_backward(action, means, actions, inverse, constant, samples, actions, none, S(1), d_means, actions, d_action,
+                     d_std);
   check(d_means[0] == S(0) && d_means[samples * actions - 1] == S(0), name + " no likelihood has gradient 0");
 }
 
