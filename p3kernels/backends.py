@@ -38,8 +38,8 @@ def backend_reason(name: str) -> str:
     return reasons[name]
 
 
-# A compiled graph is made for one machine and one installation. torch.compiler.assume_constant_result sets this too, but
-# imports the whole compiler.
+# A compiled graph is made for one machine and one installation. torch.compiler.assume_constant_result sets this as
+# well, but imports the whole compiler.
 backend_reason._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
