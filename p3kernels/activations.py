@@ -35,7 +35,7 @@ def check_parameter(name: str, value: float, *, positive: bool) -> None:
     """A finite number, > 0 where `positive`, >= 0 otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    if not math.isfinite(value) or value < 0 or (positive and value == 0):
+    if not 0 <= value < math.inf or (positive and value == 0):
         raise ValueError(f"{name}: expected a finite number {'> 0' if positive else '>= 0'}, got {value}")
 
 
