@@ -281,9 +281,9 @@ P3_HD MomentGradients<T> leaky_relu_gradients_of(const LeakyReluParts<T>& parts,
 //
 // ELU(x) = y - alpha u with y = max(x, 0), u = 1 - e^min(x, 0), y u = 0. Three ways to the moments of u, chosen by
 // where zero lies; each is free of cancellation where it is used:
-//   mean >= 0                          first and second differences of erfcx at beta, step +std
-//   mean < 0, std small or zero far    lognormal moments less what lies above zero, differences with step -std
-//   mean < 0, std large, zero near     E[e^(k x); x <= 0] directly
+//   mean >= 0, or beta >= -1 and std large   first and second differences of erfcx at beta, step +std
+//   mean < 0, std small or zero far          lognormal moments less what lies above zero, differences with step -std
+//   the rest: mean < 0, std large            E[e^(k x); x <= 0] directly
 
 template <class T>
 struct EluParts {
@@ -304,10 +304,12 @@ P3_HD EluParts<T> elu_parts(T mean, T var) {
   const T b0 = s.beta * kInvSqrt2;
   const T b1 = b0 + step;
   const T b2 = b1 + step;
-  const MaskOf<T> lognormal = (!s.non_negative) & ((b2 <= T(0)) | (s.std <= kSmallStd));
-  const T arg0 = absolute(b0);
-  const T arg1 = select(lognormal, -b1, absolute(b1));
-  const T arg2 = select(lognormal, -b2, absolute(b2));
+  const MaskOf<T> near = s.non_negative | ((b0 >= -kInvSqrt2) & (s.std > kSmallStd));
+  const MaskOf<T> lognormal = (!near) & ((b2 <= T(0)) | (s.std <= kSmallStd));
+  const T distance_0 = absolute(b0);
+  const T arg0 = select(near, b0, distance_0);
+  const T arg1 = select(near, b1, select(lognormal, -b1, absolute(b1)));
+  const T arg2 = select(near, b2, select(lognormal, -b2, absolute(b2)));
   const MaskOf<T> zero_is_far = arg0 >= arg2;
 
   // a is the farthest argument: then value, first and second difference are sums of positive terms.
@@ -319,17 +321,18 @@ P3_HD EluParts<T> elu_parts(T mean, T var) {
   const T first_bc = f.first + (tc - ta) * f.second;
   const T value_b = f.value + (tb - ta) * f.first;
   const T value_c = f.value + (tc - ta) * (f.first + (tc - tb) * f.second);
-  const T tail_0 = s.half_density * select(zero_is_far, f.value, value_c);
+  const T below_0 = s.half_density * select(zero_is_far, f.value, value_c);
+  const T tail_0 = select(near & (!s.non_negative), T(1) - below_0, below_0);
   const T tail_1 = s.half_density * value_b;
   const T tail_2 = s.half_density * select(zero_is_far, value_c, f.value);
   const T unit = step * T(1.0 / R::kKappa);
   const T scaled_unit = s.half_density * unit * tb;
-  const T difference_1 = scaled_unit * select(s.non_negative, tc * first_bc, ta * f.first);
+  const T difference_1 = scaled_unit * select(near, tc * first_bc, ta * f.first);
   const T difference_2 = T(2) * scaled_unit * unit * (ta * tc) * (first_bc + ta * f.second);
 
   EluParts<T> e;
   e.density_over_std = s.density_over_std;
-  e.y = positive_part(mean, var, s, tail_0, select(zero_is_far, ta, tc));
+  e.y = positive_part(mean, var, s, tail_0, erfcx_variable(distance_0));
 
   // e^(mean + var / 2) in two parts, for its square is wanted to full precision; e^(2 mean + 2 var) = that^2 e^var.
   const T half_var = T(0.5) * var;
@@ -340,17 +343,17 @@ P3_HD EluParts<T> elu_parts(T mean, T var) {
   const T lognormal_1 = lognormal_mean.exp();
   const T lognormal_expm1 = lognormal_mean.expm1();
   const T lognormal_2 = lognormal_1 * (lognormal_1 * reciprocal(maximum(T(R::kSmallestNormal), exp_minus_var.exp())));
-  e.exp_1 = select(lognormal | (b1 < T(0)), lognormal_1 - tail_1, tail_1);
-  e.exp_2 = select(lognormal | (b2 < T(0)), lognormal_2 - tail_2, tail_2);
+  e.exp_1 = select(lognormal | ((!near) & (b1 < T(0))), lognormal_1 - tail_1, tail_1);
+  e.exp_2 = select(lognormal | ((!near) & (b2 < T(0))), lognormal_2 - tail_2, tail_2);
 
   const T lognormal_var = -lognormal_2 * exp_minus_var.expm1();
   const T w_mean = e.y.above + e.exp_1;  // of w = 1 - u
   const T var_near = e.y.above + e.exp_2 - w_mean * w_mean;
   const T var_far = lognormal_var - difference_2 - difference_1 * (difference_1 - T(2) * lognormal_expm1);
-  const T var_positive = difference_2 - difference_1 * difference_1;
-  e.u_mean = select(s.non_negative, difference_1,
+  const T var_beside = difference_2 - difference_1 * difference_1;
+  e.u_mean = select(near, difference_1,
                     select(lognormal, difference_1 - lognormal_expm1, e.y.below - e.exp_1));
-  e.u_var = select(s.non_negative, var_positive, select(lognormal, var_far, var_near));
+  e.u_var = select(near, var_beside, select(lognormal, var_far, var_near));
   return e;
 }
 
