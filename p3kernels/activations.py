@@ -20,7 +20,7 @@ def resolve_activation(activation: str, parameter: float | None) -> tuple[int, f
         activation: "elu", "relu" or "leaky_relu".
         parameter: ELU's alpha (> 0) or LeakyReLU's negative slope (>= 0); None for torch's default.
     """
-    if activation not in _DEFAULTS:
+    if not isinstance(activation, str) or activation not in _DEFAULTS:
         raise ValueError(f"activation: expected one of {', '.join(_DEFAULTS)}, got {activation!r}")
     kind, default = _DEFAULTS[activation]
     if parameter is None:

@@ -107,6 +107,9 @@ def check_layers(
     input_size: int, like_name: str, like: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> None:
     """Weights [O, I] that chain from `input_size`, each with a bias [O] or None."""
+    for name, value in (("weights", weights), ("biases", biases)):
+        if isinstance(value, Tensor) or not hasattr(value, "__len__"):
+            raise TypeError(f"{name}: expected a list, one entry a layer, got {type(value).__name__}")
     if len(weights) == 0:
         raise ValueError("weights: expected at least one layer, got none")
     if len(biases) != len(weights):

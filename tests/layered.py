@@ -78,6 +78,10 @@ def bad_layers(like: str, columns: int) -> tuple[Bad, ...]:
     dtype = rf"expected the dtype of {like}, float32, got float64"
     device = rf"expected the device of {like}, cpu, got meta"
     return (
+        bad("weights a number", TypeError, r"weights: expected a list, one entry a layer, got int", weights=3),
+        bad("weights one tensor", TypeError, r"weights: expected a list, .* got Tensor", weights=lambda w: w[0]),
+        bad("biases None", TypeError, r"biases: expected a list, one entry a layer, got NoneType", biases=None),
+        bad("activation a list", ValueError, r"activation: expected one of elu, .* got \['elu'\]", activation=["elu"]),
         bad("no layers", ValueError, r"weights: expected at least one layer, got none", weights=[], biases=[]),
         bad("too few biases", ValueError, r"biases: expected 3 entries, one a weight, got 2", biases=lambda b: b[:2]),
         weight("missing", TypeError, r"weights\[1\]: expected a tensor, got NoneType", 1, lambda _: None),
