@@ -30,6 +30,10 @@ class MomentMatchingPolicy:
     """[B, A]: what the latent's uncertainty adds to the action's variance."""
     action_std: Tensor
     """[A] or [B, A]: the exploration noise."""
+    latent_mean: Tensor
+    """[B, Z]."""
+    latent_std: Tensor
+    """[B, Z]."""
     backend: str | None = None
 
     @functools.cached_property
@@ -49,6 +53,10 @@ class MomentMatchingPolicy:
     def entropy(self) -> Tensor:
         """[B], exact for this Gaussian."""
         return _gaussian_entropy(self.stddev)
+
+    def latent(self) -> Tensor:
+        """A latent [B, Z], differentiable, drawn anew: for a decoder."""
+        return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ class MomentMatching:
             layers.activation_parameter,
             backend=self.backend,
         )
-        return MomentMatchingPolicy(mean, latent_var, action_std, self.backend)
+        return MomentMatchingPolicy(mean, latent_var, action_std, latent_mean, latent_std, self.backend)
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,8 @@ class MonteCarloPolicy:
     num_samples: int
     sampling: str
     seed: Tensor
+    noise: Tensor | None = None
+    """[N, B, Z] of `log_prob`, instead of the seed's."""
     backend: str | None = None
 
     def _act(self, noise: Tensor) -> Tensor:
@@ -125,7 +135,8 @@ class MonteCarloPolicy:
             layers.biases,
             self.action_std,
             num_samples=self.num_samples,
-            seed=self.seed,
+            seed=self.seed if self.noise is None else None,
+            noise=self.noise,
             sampling=self.sampling,
             activation=layers.activation,
             activation_parameter=layers.activation_parameter,
@@ -158,6 +169,11 @@ class MonteCarloPolicy:
         """[B]: H(a | z), a lower bound. A mixture's own entropy has no closed form."""
         return _gaussian_entropy(self.action_std.expand(self.latent_mean.shape[0], -1))
 
+    def latent(self) -> Tensor:
+        """A latent [B, Z], differentiable, for a decoder: with one sample the one of `log_prob`, else drawn anew."""
+        noise = torch.randn_like(self.latent_mean) if self.noise is None else self.noise[0]
+        return self.latent_mean + self.latent_std * noise
+
 
 @dataclass(frozen=True)
 class MonteCarlo:
@@ -185,6 +201,8 @@ class MonteCarlo:
         """The marginal policy, with latents drawn anew; arguments as for `MomentMatching.policy`."""
         mlp_layers(actor)
         seed = torch.randint(2**62, (1,))
+        # A VAE's decoder and actor see one and the same latent; with more samples there is no such one.
+        noise = torch.randn_like(latent_mean)[None] if self.num_samples == 1 else None
         return MonteCarloPolicy(
             actor,
             context,
@@ -194,5 +212,6 @@ class MonteCarlo:
             self.num_samples,
             self.sampling,
             seed,
+            noise,
             self.backend,
         )

@@ -49,8 +49,8 @@ def test_version():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "expected a command: info, bench"),
-        (("nonsense",), "no command 'nonsense'; the commands are info, bench"),
+        ((), f"expected a command: {', '.join(cli.COMMANDS)}"),
+        (("nonsense",), f"no command 'nonsense'; the commands are {', '.join(cli.COMMANDS)}"),
         (("bensh",), "no command 'bensh' (did you mean 'bench'?)"),
         (("--nonsense",), "unrecognized arguments: --nonsense"),
         (("info", "--nonsense"), "p3 info: error: unrecognized arguments: --nonsense"),

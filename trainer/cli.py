@@ -24,8 +24,12 @@ class Command:
 
 
 COMMANDS = {
+    "train": Command("trainer.train", "train a policy: G1 or walker, by P3 or a baseline"),
+    "play": Command("trainer.play", "watch a trained policy, in a window or as an mp4"),
+    "eval": Command("trainer.evaluate", "survival, lifetime and reward of a trained policy over fresh episodes"),
+    "report": Command("trainer.report", "write a run's report.html again"),
+    "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
     "info": Command("p3kernels.info", "what is installed here, and which backends can run and why the others cannot"),
-    "bench": Command("p3kernels.bench.command", "time the ops against eager torch, torch.compile and the bare GEMMs"),
 }
 
 

@@ -1,0 +1,311 @@
+"""`p3 report`: the page is well-formed, needs nothing else, and has the numbers of the run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from trainer import report
+from trainer.metrics import MetricsLog
+
+VOID = {"meta", "img"}
+
+
+class Page(HTMLParser):
+    """The text of a page, its table rows and images; fails where tags do not match."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.headings: list[str] = []
+        self.rows: dict[str, list[str]] = {}
+        self.images: dict[str, str] = {}
+        self.text = ""
+        self._cells: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        attributes = dict(attrs)
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "data:").startswith("data:"), "the page must need no network"
+        if tag == "img":
+            source = attributes["src"] or ""
+            assert attributes["alt"]
+            self.images[attributes["alt"]] = base64.b64decode(
+                source.removeprefix("data:image/svg+xml;base64,")
+            ).decode()
+        if tag == "tr":
+            self._cells = []
+        if tag in ("th", "td", "h2"):
+            self._cells.append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        if tag == "tr":
+            self.rows[self._cells[0]] = self._cells[1:]
+        if tag == "h2":
+            self.headings.append(self._cells.pop())
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("th", "td", "h2"):
+            self._cells[-1] += data
+        if "style" not in self.open:
+            self.text += data
+
+
+def run(run_dir: Path, *scalars: dict[str, float], config: object = None) -> Path:
+    log = MetricsLog(run_dir, tensorboard=False)
+    for iteration, of_iteration in enumerate(scalars, start=1):
+        log.write(iteration, of_iteration)
+    log.close()
+    if config is not None:
+        (run_dir / "config.json").write_text(json.dumps(config))
+    return run_dir
+
+
+def long_run(run_dir: Path) -> Path:
+    """60 iterations whose reward is best in the 41st, with MM, then MC(15) from the 31st and MC(50) from the 51st."""
+    scalars = []
+    for iteration in range(1, 61):
+        scalars.append(
+            {
+                "episode/reward": 20.5 - abs(iteration - 41) / 4 if iteration > 3 else math.nan,
+                "episode/length": 10.0 * iteration,
+                "curriculum/level": iteration / 16,
+                "loss/kl": 0.01,
+                "loss/value": 1 / iteration,
+                "policy/action_std": 0.5,
+                "reward/alive": 1.0,
+                "speed/steps_per_second": 3120.4,
+                "episode/timeouts": 0.25,
+                "estimator/num_samples": 0 if iteration < 31 else 15 if iteration < 51 else 50,
+                "steps/total": 24_576 * iteration,
+                "time/total_seconds": 12.5 * iteration,
+            }
+        )
+    return run(run_dir, *scalars, config={"task": {"name": "g1-rough"}, "seed": 7})
+
+
+@pytest.fixture
+def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+def test_headline(tmp_path, without_matplotlib):
+    path = report.write_report(long_run(tmp_path / "walk"))
+    assert path == tmp_path / "walk" / "report.html"
+    page = Page(path)
+    assert "Run walk" in page.text
+    headline = {
+        "Last reward": "15.75",
+        "Best reward": "20.5 (iteration 41)",
+        "Last episode length": "600",
+        "Curriculum level": "3.75",
+        "Iterations": "60, the last is 60",
+        "Environment steps": "1,474,560",
+        "Wall time": "0:12:30",
+        "Estimator": "MM from iteration 1, MC(15) from iteration 31, MC(50) from iteration 51",
+    }
+    assert {name: page.rows[name] for name in headline} == {name: [text] for name, text in headline.items()}
+
+
+def test_every_scalar_has_a_figure_in_its_section(tmp_path):
+    pytest.importorskip("matplotlib")
+    page = Page(report.write_report(long_run(tmp_path)))
+    assert page.headings == ["Learning", "Losses", "Policy", "Reward terms", "Speed", "Other", "Configuration"]
+    assert list(page.images) == [
+        "episode/reward by iteration: between 11.25 and 20.5, at last 15.75",
+        "episode/length by iteration: between 10 and 600, at last 600",
+        "curriculum/level by iteration: between 0.0625 and 3.75, at last 3.75",
+        "loss/kl by iteration: between 0.01 and 0.01, at last 0.01",
+        "loss/value by iteration: between 0.01667 and 1, at last 0.01667",
+        "policy/action_std by iteration: between 0.5 and 0.5, at last 0.5",
+        "reward/alive by iteration: between 1 and 1, at last 1",
+        "speed/steps_per_second by iteration: between 3,120 and 3,120, at last 3,120",
+        "episode/timeouts by iteration: between 0.25 and 0.25, at last 0.25",
+    ]
+    for image in page.images.values():
+        assert ET.fromstring(image).tag.endswith("svg")
+        assert "MC(15)" in image
+        assert "MC(50)" in image
+        assert ">MM<" not in image  # what the run began with is no change
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "config.json", "report.html"}
+
+
+def test_the_same_run_gives_the_same_page(tmp_path):
+    pytest.importorskip("matplotlib")
+    long_run(tmp_path)
+    assert report.write_report(tmp_path).read_bytes() == report.write_report(tmp_path).read_bytes()
+
+
+def test_lines_of_a_figure(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure")
+    axes = figure.Figure().subplots()
+    series = report.Series("loss/kl", list(range(1, 81)), [float(i % 2) for i in range(80)])
+    report._draw_series(axes, series, [(1, "MM"), (31, "MC(15)")])
+    raw, smoothed, dashed = axes.get_lines()
+    assert list(raw.get_ydata()) == series.values
+    assert raw.get_linewidth() < smoothed.get_linewidth()
+    assert smoothed.get_ydata()[10] == pytest.approx(2 / 5)  # 0 1 0 1 0 around it
+    assert smoothed.get_ydata()[0] == pytest.approx(1 / 3)
+    assert (list(dashed.get_xdata()), dashed.get_linestyle()) == ([31, 31], "--")
+    assert [text.get_text() for text in axes.texts] == ["MC(15)"]
+
+
+def test_an_estimator_that_changes_all_the_time_does_not_hide_the_curve(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure")
+    axes = figure.Figure().subplots()
+    changes = [(at, f"MC({at})") for at in range(1, 21)]
+    report._draw_series(axes, report.Series("loss/kl", [1, 20], [0.0, 1.0]), changes)
+    assert len(axes.get_lines()) == 2
+    scalars = [{"estimator/num_samples": count} for count in range(20)]
+    page = Page(report.write_report(run(tmp_path, *scalars)))
+    assert page.rows["Estimator"][0].endswith("MC(11) from iteration 12, and 8 changes more")
+
+
+def test_a_long_curve_is_thinned_but_keeps_its_ends_and_spikes():
+    values = [0.0] * 10_000
+    values[1234], values[5678], values[0], values[-1] = 5.0, -7.0, 0.5, 0.25
+    values[1] = values[-2] = 1.0  # the ends are kept for being the ends
+    iterations, kept = report._thinned(range(1, 10_001), values, 100)
+    assert len(kept) <= 100
+    assert (iterations[0], kept[0], iterations[-1], kept[-1]) == (1, 0.5, 10_000, 0.25)
+    assert dict(zip(iterations, kept, strict=True)).items() >= {1235: 5.0, 5679: -7.0}.items()
+    assert iterations == sorted(set(iterations))
+
+
+def test_one_iteration(tmp_path):
+    pytest.importorskip("matplotlib")
+    page = Page(report.write_report(run(tmp_path, {"episode/reward": 2.5, "loss/kl": 0.0})))
+    assert page.rows["Iterations"] == ["1, the last is 1"]
+    assert page.rows["Best reward"] == ["2.5 (iteration 1)"]
+    assert "Curriculum level" not in page.rows
+    assert len(page.images) == 2
+
+
+def test_one_point_is_a_dot():
+    figure = pytest.importorskip("matplotlib.figure")
+    axes = figure.Figure().subplots()
+    report._draw_series(axes, report.Series("loss/kl", [7], [0.5]), [(7, "MM")])
+    (dot,) = axes.get_lines()
+    assert (list(dot.get_xdata()), list(dot.get_ydata()), dot.get_marker()) == ([7], [0.5], "o")
+
+
+def test_a_constant_is_drawn_as_one():
+    figure = pytest.importorskip("matplotlib.figure")
+    axes = figure.Figure().subplots()
+    report._draw_series(axes, report.Series("loss/kl", [1, 2, 3], [0.1, 0.1, 0.1 + 1e-13]), [])
+    assert axes.get_ylim() == pytest.approx((0.09, 0.11))
+
+
+def test_no_episode_has_finished(tmp_path):
+    pytest.importorskip("matplotlib")
+    page = Page(
+        report.write_report(run(tmp_path, {"episode/reward": math.nan, "loss/kl": 0.125}, {"loss/kl": math.inf}))
+    )
+    for name in ("Last reward", "Best reward", "Last episode length"):
+        assert page.rows[name] == ["no episode has finished yet"]
+    assert page.rows["episode/reward"] == ["none yet", "", ""]
+    assert page.rows["loss/kl"] == ["0.125", "0.125", "0.125"]
+    assert list(page.images) == ["loss/kl by iteration: between 0.125 and 0.125, at last 0.125"]
+
+
+def test_a_number_beyond_floats_is_none(tmp_path, without_matplotlib):
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1, "loss/kl": 1e999}\n{"iteration": 2, "loss/kl": NaN}\n')
+    assert Page(report.write_report(tmp_path)).rows["loss/kl"] == ["none yet", "", ""]
+
+
+def test_no_iteration_is_finished(tmp_path):
+    page = Page(report.write_report(run(tmp_path, config={"seed": 7})))
+    assert "No iteration is finished yet." in page.text
+    assert '"seed": 7' in page.text
+
+
+def test_everything_is_escaped(tmp_path):
+    pytest.importorskip("matplotlib")
+    attack = '<script>alert("&")</script>'
+    config = {attack: [{"deep": attack}], "lone surrogate": "\ud800"}
+    directory = run(tmp_path / "<b>&run", {f"loss/{attack}": 1.5, f"{attack}/x": 2.0}, config=config)
+    path = report.write_report(directory)
+    page = Page(path)
+    assert not {"script", "b"} & page.seen
+    assert "Run <b>&run" in page.text
+    assert page.text.count(json.dumps(attack)) == 2  # key and value, as JSON writes them
+    assert page.rows[f"loss/{attack}"] == ["1.5"] * 3
+    assert f"{attack}/x by iteration: between 2 and 2, at last 2" in page.images
+
+
+def test_the_configuration_is_collapsible_and_optional(tmp_path):
+    page = Page(report.write_report(run(tmp_path, {"loss/kl": 1.0}, config={"task": {"name": "g1-rough"}})))
+    assert '"name": "g1-rough"' in page.text
+    assert {"details", "summary", "pre"} <= page.seen
+    (tmp_path / "config.json").unlink()
+    assert "pre" not in Page(report.write_report(tmp_path)).seen
+    (tmp_path / "config.json").write_text("{<")
+    assert "config.json cannot be read: Expecting property name" in Page(report.write_report(tmp_path)).text
+
+
+def test_without_matplotlib_there_are_tables_and_a_word_about_it(tmp_path, without_matplotlib):
+    page = Page(report.write_report(long_run(tmp_path)))
+    assert report.MISSING in page.text
+    assert page.images == {}
+    assert page.rows["episode/reward"] == ["15.75", "11.25", "20.5"]
+    assert page.rows["loss/value"] == ["0.01667", "0.01667", "1"]
+    assert page.headings[:2] == ["Learning", "Losses"]
+
+
+def test_with_matplotlib_nothing_is_said_about_it(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert report.MISSING not in Page(report.write_report(long_run(tmp_path))).text
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, without_matplotlib, monkeypatch):
+    path = report.write_report(long_run(tmp_path))
+    before = path.read_bytes()
+
+    def fails(*_):
+        raise OSError("full")
+
+    monkeypatch.setattr("os.fsync", fails)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(OSError, match="full"):
+        report.write_report(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_command_prints_the_path(tmp_path, without_matplotlib, capsys):
+    long_run(tmp_path)
+    assert report.main([str(tmp_path)], prog="p3 report") == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'report.html'}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (None, "nowhere", "no directory '"),
+        (None, "", "metrics.jsonl does not exist"),
+        ("nonsense\nnonsense\n", "", "metrics.jsonl, line 1: expected a JSON object"),
+    ],
+)
+def test_command_without_a_run_exits_with_2(content, name, message, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "metrics.jsonl").write_text(content)
+    assert report.main([str(tmp_path / name)], prog="p3 report") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("p3 report: error: ")
+    assert message in printed.err
+    assert not (tmp_path / "report.html").exists()

@@ -1,0 +1,315 @@
+"""PPO on the marginal likelihood of a VAE-based policy, as an rsl_rl algorithm.
+
+What differs from rsl_rl's PPO, and why:
+- The ratio is that of the marginal policy, by moment matching or Monte Carlo; gradients reach the encoder through it.
+- Observation statistics are frozen over rollout and update and move after it: unchanged weights give ratio 1.
+- Under Monte Carlo the old likelihood is drawn from latents independent of those that acted: with the acting latent
+  among them old likelihoods would be systematically too high.
+- Time-outs bootstrap from the value of the state the episode really ended in, where the environment gives it.
+- Every epoch has its own shuffle; the learning rate adapts once an epoch, to the KL averaged over it.
+- A step whose loss or gradient is not finite is left out, counted and named.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from rsl_rl.algorithms import PPO
+from rsl_rl.env import VecEnv
+from rsl_rl.storage import RolloutStorage
+from rsl_rl.utils import resolve_callable, resolve_obs_groups
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from p3kernels import MomentMatching
+from p3kernels.estimators import MomentMatchingPolicy
+from trainer.algorithms.losses import clipped_surrogate, vae_loss, value_loss
+from trainer.algorithms.schedule import EstimatorSchedule, Method, Plateau
+from trainer.models.p3_actor import P3Actor, gaussian_kl
+
+LEARNING_RATES = (1e-5, 1e-2)
+"""Bounds of the adaptive learning rate."""
+
+
+class P3PPO(PPO):
+    """P³ with switchable probability estimators.
+
+    Args:
+        actor: A `P3Actor`, or a model with its `policy`, `inputs`, `decoder` and `estimator`.
+        critic: An rsl_rl model of the value.
+        storage: Rollout storage whose observations have `next_proprio` and `next_valid`.
+        method: "mm", "mc(N)", "vae" or "p3(N)".
+        switch_at: Iteration at which p3 changes from MM to MC; None for the plateau.
+        plateau_window: Iterations of the plateau criterion.
+        beta: Weight of the latent's KL.
+        vae_coef: Weight of the whole VAE loss.
+        velocity_group: Observation group with the true velocity.
+        **ppo: As for rsl_rl's PPO; RND and symmetry are not supported.
+    """
+
+    actor: P3Actor
+    optimizer: torch.optim.Optimizer
+    learning_rate: float
+
+    def __init__(
+        self,
+        actor: P3Actor,
+        critic: nn.Module,
+        storage: RolloutStorage,
+        *,
+        method: str = "p3",
+        switch_at: int | None = None,
+        plateau_window: int = 400,
+        beta: float = 0.1,
+        vae_coef: float = 1.0,
+        velocity_group: str = "velocity",
+        **ppo: Any,
+    ) -> None:
+        for name in ("rnd_cfg", "symmetry_cfg"):
+            if ppo.get(name) is not None:
+                raise ValueError(f"{name}: not supported by P3PPO, expected None")
+        super().__init__(actor, critic, storage, **ppo)
+        if type(self.optimizer) is torch.optim.Adam:  # rsl_rl's, but one kernel for all parameters
+            self.optimizer = torch.optim.Adam(self.optimizer.param_groups[0]["params"], self.learning_rate, fused=True)
+        self.initial_learning_rate = self.learning_rate
+        self.beta, self.vae_coef, self.velocity_group = beta, vae_coef, velocity_group
+        self.estimators = EstimatorSchedule(Method.parse(method), switch_at, Plateau(plateau_window))
+        self.actor.estimator = self.estimators.estimator
+        self.iteration = 0
+        self.skipped_steps = 0
+        self._level: float | None = None
+
+    @staticmethod
+    def construct_algorithm(obs: TensorDict, env: VecEnv, cfg: dict, device: str) -> P3PPO:
+        """Builds actor, critic, storage and algorithm from an rsl_rl config, which stays as it is."""
+        cfg = copy.deepcopy(cfg)
+        algorithm, actor_cfg, critic_cfg = cfg["algorithm"], cfg["actor"], cfg["critic"]
+        algorithm_class = resolve_callable(algorithm.pop("class_name"))
+        actor_class = resolve_callable(actor_cfg.pop("class_name"))
+        critic_class = resolve_callable(critic_cfg.pop("class_name"))
+        groups = resolve_obs_groups(obs, cfg["obs_groups"], ["actor", "critic"])
+        velocity_group = algorithm.get("velocity_group", "velocity")
+        if velocity_group not in obs.keys():  # noqa: SIM118  a TensorDict iterates over rows
+            raise ValueError(f"observations: expected the group {velocity_group!r} with the true velocity")
+        actor = actor_class(obs, groups, "actor", env.num_actions, **actor_cfg).to(device)
+        critic = critic_class(obs, groups, "critic", 1, **critic_cfg).to(device)
+        stored = obs.clone()
+        stored["next_proprio"] = torch.zeros_like(obs[actor.obs_groups[0]])
+        stored["next_valid"] = torch.zeros(obs.batch_size[0], 1, device=obs.device)
+        storage = RolloutStorage("rl", env.num_envs, cfg["num_steps_per_env"], stored, [env.num_actions], device)
+        return algorithm_class(actor, critic, storage, device=device, **algorithm, multi_gpu_cfg=cfg.get("multi_gpu"))
+
+    def act(self, obs: TensorDict) -> Tensor:
+        """Actions [E, A] of the marginal policy; under MM their likelihood is stored with them."""
+        policy, _ = self.actor.policy(obs)
+        action = policy.sample()
+        step = self.transition
+        step.observations, step.actions = obs, action
+        step.values = self.critic(obs).detach()
+        if isinstance(policy, MomentMatchingPolicy):
+            step.actions_log_prob = policy.log_prob(action).detach()
+            step.distribution_params = (policy.mean.detach(), policy.stddev.detach())
+        else:  # drawn in update(), for the whole rollout at once
+            step.actions_log_prob = torch.zeros(len(action), device=self.device)
+            step.distribution_params = ()
+        return action
+
+    def process_env_step(self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]) -> None:
+        """Stores the transition; the statistics of the observations do not move here."""
+        step = self.transition
+        final = extras.get("final_observations", obs)
+        before = step.observations.clone(recurse=False)
+        before["next_proprio"] = final[self.actor.obs_groups[0]]
+        before["next_valid"] = 1.0 - dones.view(-1, 1).float()
+        step.observations, step.dones = before, dones
+        step.rewards = rewards.clone()
+        timed_out = extras.get("time_outs")
+        if timed_out is not None and timed_out.any():
+            rows = timed_out.to(self.device).bool()
+            if "final_observations" in extras:
+                ended = self.critic(final[rows.to(final.device)].to(self.device)).squeeze(-1).detach()
+            else:  # the best an environment without final observations allows
+                ended = step.values[rows].squeeze(-1)
+            step.rewards[rows] += self.gamma * ended
+        if "curriculum/level" in extras.get("log", {}):
+            self._level = float(extras["log"]["curriculum/level"])
+        self.storage.add_transition(step)
+        step.clear()
+
+    def update(self) -> dict[str, float]:
+        """One PPO update over the stored rollout; returns the means of its losses and diagnostics."""
+        data = self._rollout()
+        sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(()))
+        steps, skipped_before = 0, self.skipped_steps
+        for _ in range(self.num_learning_epochs):
+            epoch_kl = []
+            for batch in self._minibatches(data):
+                policy, latent = self.actor.policy(batch["observations"])
+                log_prob = policy.log_prob(batch["actions"])
+                value = self.critic(batch["observations"]).squeeze(-1)
+
+                # PPO on the marginal likelihood
+                log_ratio = log_prob - batch["log_prob"]
+                surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param)
+                clip = self.clip_param if self.use_clipped_value_loss else None
+                value_error = value_loss(value, batch["values"], batch["returns"], clip)
+                entropy = policy.entropy().mean()
+
+                # The VAE, decoding the latent that the policy saw
+                decoded = self.actor.decoder(policy.latent(), latent.velocity, batch["actions"])
+                vae = vae_loss(
+                    latent,
+                    decoded,
+                    batch["next_proprio"],
+                    batch["next_valid"],
+                    batch["scan"],
+                    batch["velocity"],
+                    self.actor.encoder.proprio_latent,
+                )
+
+                loss = surrogate + self.value_loss_coef * value_error - self.entropy_coef * entropy
+                loss = loss + self.vae_coef * vae.total(self.beta)
+                self.optimizer.zero_grad()
+                loss.backward()
+                if self.is_multi_gpu:
+                    self.reduce_parameters()
+                self._step(loss)
+
+                with torch.no_grad():
+                    epoch_kl.append(self._kl(policy, batch, log_ratio))
+                    outside = ((log_ratio.exp() - 1).abs() > self.clip_param).float().mean()
+                    for name, term in (
+                        ("surrogate", surrogate),
+                        ("value", value_error),
+                        ("entropy", entropy),
+                        ("proprio", vae.proprio),
+                        ("scan", vae.scan),
+                        ("velocity", vae.velocity),
+                        ("latent_kl", vae.latent_kl),
+                        ("kl", epoch_kl[-1]),
+                        ("clip_fraction", outside),
+                    ):
+                        sums[name] = sums[name] + term.detach()
+                    sums["learning_rate"] = sums["learning_rate"] + self.learning_rate
+                steps += 1
+            self._adapt_learning_rate(torch.stack(epoch_kl).mean())
+        losses = {name: float(total) / steps for name, total in sums.items()}
+        losses["skipped_steps"] = float(self.skipped_steps - skipped_before)
+        self._finish()
+        return losses
+
+    def _rollout(self) -> dict[str, Any]:
+        """The stored rollout, flattened to [B] = [T·E] rows, with what an update needs and the epochs share."""
+        storage, actor = self.storage, self.actor
+        observations = storage.observations.flatten(0, 1)
+        data = {
+            "observations": observations.select(*actor.obs_groups, *self.critic.obs_groups),
+            "actions": storage.actions.flatten(0, 1),
+            "values": storage.values.flatten(),
+            "returns": storage.returns.flatten(),
+            "advantages": storage.advantages.flatten(),
+            "log_prob": storage.actions_log_prob.flatten(),
+            "next_proprio": actor.proprio_normalizer(observations["next_proprio"]),
+            "next_valid": observations["next_valid"].squeeze(-1),
+            "scan": actor.scan_normalizer(observations[actor.obs_groups[2]]),
+            "velocity": observations[self.velocity_group],
+        }
+        if isinstance(actor.estimator, MomentMatching):
+            data["mean"], data["std"] = (params.flatten(0, 1) for params in storage.distribution_params)
+        else:
+            with torch.no_grad():
+                policy, _ = actor.policy(observations)
+                data["log_prob"] = policy.log_prob(data["actions"])
+        return data
+
+    def _minibatches(self, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The rollout in a new order, in `num_mini_batches` parts; a rest that does not divide is left out."""
+        size = len(data["actions"]) // self.num_mini_batches
+        order = torch.randperm(len(data["actions"]), device=self.device)
+        for start in range(0, size * self.num_mini_batches, size):
+            rows = order[start : start + size]
+            yield {name: value[rows] for name, value in data.items()}
+
+    def _kl(self, policy: Any, batch: dict[str, Any], log_ratio: Tensor) -> Tensor:
+        """KL(old ‖ new): closed form under MM, else the mean of -log r, which needs no more likelihoods."""
+        if isinstance(policy, MomentMatchingPolicy):
+            return gaussian_kl(batch["mean"], batch["std"], policy.mean, policy.stddev).mean()
+        return -log_ratio.mean()
+
+    def _step(self, loss: Tensor) -> None:
+        norms = [
+            nn.utils.clip_grad_norm_(network.parameters(), self.max_grad_norm) for network in (self.actor, self.critic)
+        ]
+        if torch.isfinite(loss + sum(norms)):
+            self.optimizer.step()
+            return
+        self.skipped_steps += 1
+        if not torch.isfinite(loss):
+            print(f"update {self.iteration}: the loss is {loss.item()}; step left out")
+        else:
+            for prefix, network in (("actor", self.actor), ("critic", self.critic)):
+                for name, parameter in network.named_parameters():
+                    if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+                        print(f"update {self.iteration}: gradient of {prefix}.{name} is not finite; step left out")
+                        return
+
+    def _adapt_learning_rate(self, kl: Tensor) -> None:
+        if self.desired_kl is None or self.schedule != "adaptive":
+            return
+        if self.is_multi_gpu:
+            torch.distributed.all_reduce(kl)
+            kl = kl / self.gpu_world_size
+        low, high = LEARNING_RATES
+        if kl > 2.0 * self.desired_kl:
+            self.learning_rate = max(low, self.learning_rate / 1.5)
+        elif kl < 0.5 * self.desired_kl:
+            self.learning_rate = min(high, self.learning_rate * 1.5)
+        self._set_learning_rate()
+
+    def _set_learning_rate(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
+
+    def _finish(self) -> None:
+        """After an update: statistics move, the estimator may change, the storage is empty again."""
+        observations = self.storage.observations.flatten(0, 1)
+        self.actor.update_normalization(observations)
+        self.critic.update_normalization(observations)
+        self.iteration += 1
+        if self.estimators.advance(self.iteration, self.storage.rewards.mean().item(), self._level):
+            self._change_estimator()
+        self.storage.clear()
+
+    def _change_estimator(self) -> None:
+        """To the schedule's estimator: the weights stay; what belonged to the old likelihood goes."""
+        self.actor.estimator = self.estimators.estimator
+        self.storage.distribution_params = None  # another shape from now on
+        self.learning_rate = min(self.learning_rate, self.initial_learning_rate)
+        self._set_learning_rate()
+
+    def save(self) -> dict[str, Any]:
+        """rsl_rl's dict of weights and optimiser, and the algorithm's own state."""
+        own = {
+            "iteration": self.iteration,
+            "learning_rate": self.learning_rate,
+            "skipped_steps": self.skipped_steps,
+            "estimators": self.estimators.state_dict(),
+        }
+        return {**super().save(), "p3_state": own}
+
+    def load(self, loaded_dict: dict, load_cfg: dict | None, strict: bool) -> bool:
+        """Restores what `save` gave; a dict without our part restores the weights alone."""
+        load_iteration = super().load(loaded_dict, load_cfg, strict)
+        own = loaded_dict.get("p3_state")
+        if own is not None and (load_cfg is None or load_cfg.get("iteration")):
+            self.iteration = own["iteration"]
+            self.learning_rate, self.skipped_steps = own["learning_rate"], own["skipped_steps"]
+            self.estimators.load_state_dict(own["estimators"])
+            self.actor.estimator = self.estimators.estimator
+            self.storage.distribution_params = None
+            self._set_learning_rate()
+        return load_iteration

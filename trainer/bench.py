@@ -1,0 +1,154 @@
+"""`p3 bench`: the kernels, or with --engine the simulator's rate under a task, or with --update one PPO update."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from p3kernels import MonteCarlo, mixture_log_prob
+from p3kernels.bench import command as kernels
+from p3kernels.estimators import MonteCarloPolicy
+
+OWN = ("--engine", "--update")
+
+
+def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
+    """Runs the benchmark that the command line names; without --engine or --update that of the kernels."""
+    if not any(option in arguments for option in OWN):
+        if "--help" in arguments or "-h" in arguments:
+            kernels.build_parser(prog).print_help()
+            print("\nalso:\n  p3 bench --engine --help   the simulator's rate, alone and with a task's logic")
+            print("  p3 bench --update --help   one PPO update by each estimator")
+            raise SystemExit(0)
+        return kernels.main(arguments, prog)
+    parser = argparse.ArgumentParser(prog=prog)
+    parser.add_argument("--engine", action="store_true", help="control steps/s of the simulator alone and of the task")
+    parser.add_argument("--update", action="store_true", help="seconds of one PPO update by each estimator")
+    parser.add_argument("--tasks", nargs="+", default=["g1-flat", "g1-parkour", "walker-parkour"], help="for --engine")
+    parser.add_argument("--num-envs", type=int, default=256, help="parallel environments")
+    parser.add_argument("--repeats", type=int, default=3, help="the best of so many")
+    parser.add_argument("--out", type=Path, help="also write the numbers here, as JSON")
+    options = parser.parse_args(list(arguments))
+    if options.num_envs < 1 or options.repeats < 1:
+        parser.error("--num-envs and --repeats: expected at least 1")
+    results: dict[str, Any] = {}
+    if options.engine:
+        results["engine"] = bench_engine(options.tasks, options.num_envs, options.repeats)
+    if options.update:
+        results["update"] = bench_update(options.num_envs, options.repeats)
+    if options.out is not None:
+        options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def bench_engine(tasks: Sequence[str], num_envs: int, repeats: int, steps: int = 50) -> dict[str, dict[str, float]]:
+    """Control steps/s of `mujoco.rollout` alone, and of the environment, on the same states and controls."""
+    from trainer.env import LocomotionEnv  # noqa: PLC0415  the kernels' benchmark needs no simulator
+    from trainer.tasks import make_task  # noqa: PLC0415
+
+    print(f"{'task':16} {'simulator':>10} {'with task':>10} {'share':>7}   control steps/s, {num_envs} environments")
+    results = {}
+    for name in tasks:
+        env = LocomotionEnv(make_task(name), num_envs, seed=0)
+        engine = env.engine
+        generator = torch.Generator().manual_seed(0)
+        best = {"simulator": 0.0, "task": 0.0}
+        for _ in range(repeats):
+            actions = 0.5 * torch.randn(steps, num_envs, env.num_actions, generator=generator)
+            recorded: list[tuple[list, Any, Any]] = []
+            seconds = 0.0
+            for action in actions:
+                begin = time.perf_counter()
+                env.step(action)
+                seconds += time.perf_counter() - begin
+                recorded.append(engine.current_inputs())
+            best["task"] = max(best["task"], steps * num_envs / seconds)
+            begin = time.perf_counter()
+            for inputs in recorded:
+                engine.simulate(*inputs)
+            best["simulator"] = max(best["simulator"], steps * num_envs / (time.perf_counter() - begin))
+        share = best["task"] / best["simulator"]
+        print(f"{name:16} {best['simulator']:10.0f} {best['task']:10.0f} {share:7.1%}")
+        results[name] = {**best, "share": share}
+    return results
+
+
+class ExpandedMonteCarlo(MonteCarlo):
+    """The Monte Carlo likelihood as it is usually written: the batch expanded N times, eagerly."""
+
+    def policy(self, *arguments: Any, **named: Any) -> Any:
+        """As `MonteCarlo.policy`, with another `log_prob`."""
+        return _Expanded(**vars(super().policy(*arguments, **named)))
+
+
+@dataclass(frozen=True)
+class _Expanded(MonteCarloPolicy):
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] of action [B, A]."""
+        noise = torch.randn(self.num_samples, *self.latent_mean.shape)
+        latent = self.latent_mean + self.latent_std * noise
+        context = self.context.expand(self.num_samples, -1, -1)
+        means = self.actor(torch.cat([context, latent], -1))
+        return mixture_log_prob(action, means, self.action_std, backend="reference")
+
+
+def bench_update(num_envs: int, repeats: int) -> dict[str, float]:
+    """Seconds of an update on random data of the G1's sizes, nets of the paper's, every estimator in turn."""
+    contestants: dict[str, Callable[[Any], None]] = {
+        "vae (N = 1)": lambda _: None,
+        "mm": lambda _: None,
+        "mc(15)": lambda _: None,
+        "mc(15), expanded eagerly": lambda algorithm: setattr(algorithm.actor, "estimator", ExpandedMonteCarlo(15)),
+    }
+    runs = {}
+    for name, adapt in contestants.items():
+        algorithm, observations = _algorithm(name.split(" ")[0].rstrip(","), num_envs)
+        adapt(algorithm)
+        runs[name] = (algorithm, observations)
+    best = dict.fromkeys(runs, float("inf"))
+    for repeat in range(repeats + 1):
+        for name, (algorithm, observations) in runs.items():
+            _fill(algorithm, observations)
+            begin = time.perf_counter()
+            algorithm.update()
+            if repeat:  # the first is a warm-up
+                best[name] = min(best[name], time.perf_counter() - begin)
+    base = best["vae (N = 1)"]
+    print(f"{'one update, ' + str(num_envs) + ' × 24 samples':28} {'seconds':>8} {'/ N = 1':>8}")
+    for name, seconds in best.items():
+        print(f"{name:28} {seconds:8.2f} {seconds / base:8.2f}")
+    print(f"{'mc(15) / expanded eagerly':28} {best['mc(15)'] / best['mc(15), expanded eagerly']:17.2f}")
+    return best
+
+
+def _algorithm(method: str, num_envs: int) -> tuple[Any, Any]:
+    from tensordict import TensorDict  # noqa: PLC0415  as above
+
+    from trainer.algorithms import P3PPO  # noqa: PLC0415
+    from trainer.config import TrainConfig, resolve, rsl_rl_config  # noqa: PLC0415
+
+    torch.manual_seed(0)
+    sizes = {"proprio": 96, "history": 480, "extero": 187, "velocity": 3, "critic": 298}
+    observations = TensorDict({k: torch.randn(num_envs, n) for k, n in sizes.items()}, batch_size=[num_envs])
+    config = resolve(TrainConfig(method=method, preset="paper", num_envs=num_envs))
+    env = argparse.Namespace(num_envs=num_envs, num_actions=29)
+    algorithm = P3PPO.construct_algorithm(observations, env, rsl_rl_config(config), "cpu")
+    algorithm.train_mode()
+    return algorithm, observations
+
+
+def _fill(algorithm: Any, observations: Any) -> None:
+    with torch.inference_mode():
+        for _ in range(algorithm.storage.num_transitions_per_env):
+            algorithm.act(observations)
+            count = algorithm.storage.num_envs
+            algorithm.process_env_step(observations, torch.randn(count), torch.zeros(count, dtype=torch.bool), {})
+        algorithm.compute_returns(observations)

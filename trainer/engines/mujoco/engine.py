@@ -1,0 +1,264 @@
+"""The engine: E robots, each with its own randomised model on its own terrain tile, stepped on all cores at once.
+
+Physics runs at 200 Hz, four steps to a control step. Root and joint quantities are those at the end of a control step;
+what MuJoCo computes as sensors (feet, contacts, torques) is of 5 ms before, the start of the last physics step.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+import torch
+from mujoco import rollout
+from torch import Tensor
+
+from trainer.engines.mujoco.model import PHYSICS_DT, SensorLayout, build_model, sizes_of
+from trainer.tasks.robots import RobotSpec
+from trainer.tasks.rotation import yaw_of
+from trainer.tasks.scan import scan_points
+from trainer.tasks.state import RobotState
+from trainer.tasks.terrains import PIT_FLOOR, Terrain, height_map
+
+MAP_RESOLUTION = 0.05
+_FULL_STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
+
+
+class MujocoEngine:
+    """E robots in native MuJoCo.
+
+    Args:
+        robot: Which robot.
+        tiles: Terrain tiles that environments can be put on; empty for an endless plane.
+        num_envs: E.
+        decimation: Physics steps in a control step.
+        num_threads: Simulator threads; None for one a core.
+    """
+
+    def __init__(
+        self,
+        robot: RobotSpec,
+        tiles: Sequence[Terrain],
+        num_envs: int,
+        *,
+        decimation: int = 4,
+        num_threads: int | None = None,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
+        self.robot, self.tiles, self.num_envs, self.decimation = robot, list(tiles), num_envs, decimation
+        self.control_dt = decimation * PHYSICS_DT
+        self.num_threads = len(os.sched_getaffinity(0)) if num_threads is None else num_threads
+        self._pool = self._compile_tiles()
+        base = self._pool[0]
+        self._layout = SensorLayout(base, robot)
+        joints = [base.joint(name) for name in robot.joint_names]
+        self._joint_qpos = np.array([joint.qposadr[0] for joint in joints])
+        self._joint_qvel = np.array([joint.dofadr[0] for joint in joints])
+        self._control = np.array([base.actuator(name).id for name in robot.joint_names])
+        feet = {base.body(name).id for name in robot.feet}
+        self._foot_geoms = np.array([g for g in range(base.ngeom) if base.geom_bodyid[g] in feet])
+        self._trunk = base.body(robot.trunk).id
+        self._models = [copy.copy(base) for _ in range(num_envs)]
+        self._data = [mujoco.MjData(base) for _ in range(max(self.num_threads, 1))]
+        self._rollout = rollout.Rollout(nthread=self.num_threads)
+        self.tile_of = torch.zeros(num_envs, dtype=torch.int64)
+        self.dynamics = torch.zeros(num_envs, 5)
+        self._state = np.zeros((num_envs, mujoco.mj_stateSize(base, _FULL_STATE)))
+        self._sensors = np.zeros((num_envs, base.nsensordata))
+        self._nq, self._nv = base.nq, base.nv
+        self._trajectory = np.zeros((num_envs, decimation, self._state.shape[1]))
+        self._sensor_trajectory = np.zeros((num_envs, decimation, base.nsensordata))
+        self._controls = np.zeros((num_envs, decimation, base.nu))
+        self._half_extent, self._maps = self._rasterise()
+        self._points = scan_points()
+
+    def _compile_tiles(self) -> list[mujoco.MjModel]:
+        if not self.tiles:
+            return [build_model(self.robot, None)]
+        num_boxes = max(len(tile.boxes) for tile in self.tiles)
+        pool = [build_model(self.robot, tile, num_boxes) for tile in self.tiles]
+        expected = sizes_of(pool[0])
+        for tile, model in zip(self.tiles, pool, strict=True):
+            if sizes_of(model) != expected:
+                different = {k: v for k, v in sizes_of(model).items() if expected[k] != v}
+                raise RuntimeError(
+                    f"tile {tile.name}: model sizes differ from those of {self.tiles[0].name}: {different}"
+                )
+        return pool
+
+    def _rasterise(self) -> tuple[tuple[float, float], Tensor]:
+        if not self.tiles:
+            return (0.0, 0.0), torch.zeros(1, 1, 1)
+        half_extent = (max(t.size[0] for t in self.tiles) / 2, max(t.size[1] for t in self.tiles) / 2)
+        maps = [height_map(tile, half_extent, MAP_RESOLUTION) for tile in self.tiles]
+        return half_extent, torch.from_numpy(np.stack(maps))
+
+    def reset(
+        self, env_ids: Tensor, tile: Tensor, root_pos: Tensor, yaw: Tensor, joint_pos: Tensor, dynamics: Tensor
+    ) -> RobotState:
+        """Puts robots at rest where the task wants them; returns their state, [K] rows.
+
+        Args:
+            env_ids: [K] int64.
+            tile: [K] int64, into `tiles`; ignored on the plane.
+            root_pos: [K, 3].
+            yaw: [K]; ignored by a planar robot.
+            joint_pos: [K, J].
+            dynamics: [K, 5]: friction, added mass, centre-of-mass offset x, y, z.
+        """
+        for row, env in enumerate(env_ids.tolist()):
+            model = copy.copy(self._pool[int(tile[row]) if self.tiles else 0])
+            self._randomise(model, dynamics[row].numpy())
+            self._models[env] = model
+            data = self._data[0]
+            mujoco.mj_resetData(model, data)
+            if self.robot.planar:
+                data.qpos[:3] = root_pos[row, 0], root_pos[row, 2], 0.0
+            else:
+                data.qpos[:3] = root_pos[row]
+                half = 0.5 * float(yaw[row])
+                data.qpos[3:7] = np.cos(half), 0.0, 0.0, np.sin(half)
+            data.qpos[self._joint_qpos] = joint_pos[row]
+            data.ctrl[self._control] = joint_pos[row]
+            mujoco.mj_forward(model, data)
+            mujoco.mj_getState(model, data, self._state[env], _FULL_STATE)
+            self._sensors[env] = data.sensordata
+        self.tile_of[env_ids] = tile
+        self.dynamics[env_ids] = dynamics
+        return self._read(env_ids)
+
+    def _randomise(self, model: mujoco.MjModel, dynamics: np.ndarray) -> None:
+        friction, mass, *offset = dynamics.astype(float)
+        model.geom_friction[self._foot_geoms, 0] = friction
+        before = model.body_mass[self._trunk]
+        model.body_mass[self._trunk] = before + mass
+        model.body_inertia[self._trunk] *= (before + mass) / before
+        model.body_ipos[self._trunk] += offset
+        body = self._trunk
+        while body:  # what mj_setConst would do for the trunk and the bodies above it
+            model.body_subtreemass[body] += mass
+            body = model.body_parentid[body]
+
+    def step(self, targets: Tensor) -> tuple[RobotState, Tensor]:
+        """One control step towards joint targets [E, J].
+
+        Returns:
+            The state, and broken [E] bool: environments whose simulation diverged. Their state is the last finite one;
+            they must be reset.
+        """
+        self._controls[:, :, self._control] = targets.numpy()[:, None]
+        self.simulate(self._models, self._state, self._controls)
+        state, sensors = self._trajectory[:, -1], self._sensor_trajectory[:, -1]
+        # Finite but absurd is broken too: float32 observations would overflow next.
+        fine = (np.abs(state).max(1) < 1e6) & (np.abs(sensors).max(1) < 1e9)
+        np.copyto(self._state, state, where=fine[:, None])
+        np.copyto(self._sensors, sensors, where=fine[:, None])
+        return self._read(slice(None)), torch.from_numpy(~fine)
+
+    def simulate(self, models: list[mujoco.MjModel], state: np.ndarray, controls: np.ndarray) -> None:
+        """The simulator alone: from state [E, S] under controls [E, decimation, U] into the engine's buffers."""
+        self._rollout.rollout(
+            models,
+            self._data,
+            state,
+            controls,
+            skip_checks=True,
+            nstep=self.decimation,
+            state=self._trajectory,
+            sensordata=self._sensor_trajectory,
+        )
+
+    def current_inputs(self) -> tuple[list[mujoco.MjModel], np.ndarray, np.ndarray]:
+        """Arguments for `simulate` that repeat the last control step's work from the present state, as copies."""
+        return list(self._models), self._state.copy(), self._controls.copy()
+
+    def push(self, env_ids: Tensor, velocity: Tensor) -> None:
+        """Adds velocity [K, 2] (world x, y) to the roots of env_ids [K]."""
+        rows, first = env_ids.numpy(), 1 + self._nq
+        self._state[rows, first] += velocity[:, 0].numpy()
+        if not self.robot.planar:
+            self._state[rows, first + 1] += velocity[:, 1].numpy()
+
+    def _read(self, rows: slice | Tensor) -> RobotState:
+        index = rows if isinstance(rows, slice) else rows.numpy()
+        state = torch.from_numpy(self._state[index]).float()
+        sensors = torch.from_numpy(self._sensors[index]).float()
+        qpos, qvel = state[:, 1 : 1 + self._nq], state[:, 1 + self._nq : 1 + self._nq + self._nv]
+        count, layout, feet = len(state), self._layout, len(self.robot.feet)
+        if self.robot.planar:
+            zero = torch.zeros(count)
+            root_pos = torch.stack([qpos[:, 0], zero, qpos[:, 1]], -1)
+            half = 0.5 * qpos[:, 2]
+            root_quat = torch.stack([half.cos(), zero, half.sin(), zero], -1)
+            lin_vel = torch.stack([qvel[:, 0], zero, qvel[:, 1]], -1)
+            ang_vel = torch.stack([zero, qvel[:, 2], zero], -1)
+        else:
+            root_pos, root_quat, lin_vel, ang_vel = qpos[:, :3], qpos[:, 3:7], qvel[:, :3], qvel[:, 3:6]
+        foot_pos = sensors[:, layout.foot_pos].view(count, feet, 3)
+        tile = self.tile_of[rows]
+        yaw = yaw_of(root_quat)
+        turn = torch.stack([yaw.cos(), -yaw.sin(), yaw.sin(), yaw.cos()], -1).view(count, 2, 2)
+        scanned = root_pos[:, None, :2] + self._points @ turn.mT
+        return RobotState(
+            root_pos=root_pos,
+            root_quat=root_quat,
+            root_lin_vel=lin_vel,
+            root_ang_vel=ang_vel,
+            joint_pos=qpos[:, self._joint_qpos],
+            joint_vel=qvel[:, self._joint_qvel],
+            joint_torque=sensors[:, layout.torque],
+            foot_pos=foot_pos,
+            foot_vel=sensors[:, layout.foot_vel].view(count, feet, 3),
+            foot_force=sensors[:, layout.foot_force],
+            body_contact=(sensors[:, layout.trunk_touch] > 1.0).any(-1),
+            scan=self.terrain_height(tile, scanned),
+            foot_ground=self.terrain_height(tile, foot_pos[..., :2]),
+            dynamics=self.dynamics[rows],
+        )
+
+    def terrain_height(self, tile: Tensor, points: Tensor) -> Tensor:
+        """[K, M]: height of the tiles [K] at points [K, M, 2]; the pit's floor outside them."""
+        if not self.tiles:
+            return torch.zeros(points.shape[:-1])
+        x = ((points[..., 0] + self._half_extent[0]) / MAP_RESOLUTION).floor().long()
+        y = ((points[..., 1] + self._half_extent[1]) / MAP_RESOLUTION).floor().long()
+        inside = (x >= 0) & (x < self._maps.shape[1]) & (y >= 0) & (y < self._maps.shape[2])
+        x, y = x.clamp(0, self._maps.shape[1] - 1), y.clamp(0, self._maps.shape[2] - 1)
+        return torch.where(inside, self._maps[tile[:, None], x, y], PIT_FLOOR)
+
+    def model_of(self, env: int, *, visual: bool = False) -> mujoco.MjModel:
+        """The model environment `env` runs; with `visual`, one with meshes and light for a picture of it."""
+        if not visual:
+            return self._models[env]
+        tile = self.tiles[int(self.tile_of[env])] if self.tiles else None
+        return build_model(self.robot, tile, visual=True)
+
+    def qpos_of(self, env: int) -> np.ndarray:
+        """Generalised positions of environment `env`, MuJoCo's order."""
+        return self._state[env, 1 : 1 + self._nq].copy()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that a bit-exact continuation needs."""
+        return {
+            "state": torch.from_numpy(self._state.copy()),
+            "sensors": torch.from_numpy(self._sensors.copy()),
+            "tile_of": self.tile_of.clone(),
+            "dynamics": self.dynamics.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> RobotState:
+        """Continues from `state_dict()`; returns the state of all robots."""
+        if state["state"].shape != self._state.shape:
+            raise ValueError(f"engine state: expected shape {self._state.shape}, got {tuple(state['state'].shape)}")
+        self._state[:], self._sensors[:] = state["state"].numpy(), state["sensors"].numpy()
+        self.tile_of.copy_(state["tile_of"])
+        self.dynamics.copy_(state["dynamics"])
+        for env in range(self.num_envs):
+            model = copy.copy(self._pool[int(self.tile_of[env]) if self.tiles else 0])
+            self._randomise(model, self.dynamics[env].numpy())
+            self._models[env] = model
+        return self._read(slice(None))

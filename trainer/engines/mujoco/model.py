@@ -1,0 +1,180 @@
+"""MuJoCo models: a robot with motors and sensors on a terrain tile, with collision geometry cut to what walking needs.
+
+The G1's geometry and inertias are those of mjlab's MJCF, read from the installed package without importing it. Cut for
+speed: no self-collision, two of seven capsules a foot, meshes only where a picture is made.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+from trainer.tasks.robots import RobotSpec
+from trainer.tasks.terrains import Terrain
+
+PHYSICS_DT = 0.005
+_FOOT_CAPSULES_KEPT = re.compile(r"(left|right)_foot[26]_collision")
+_TRUNK_BODIES = {"g1": ("pelvis", "torso_link"), "walker": ("torso",)}
+_GROUND_RGBA = (0.45, 0.48, 0.52, 1.0)
+
+
+def mjcf_path(robot: RobotSpec) -> Path:
+    """Where the robot's MJCF is.
+
+    Raises:
+        FileNotFoundError: The package that carries it is not installed.
+    """
+    if robot.name == "walker":
+        return Path(__file__).with_name("walker.xml")
+    package = importlib.util.find_spec("mjlab")  # finds without importing: mjlab would bring Warp and a viewer
+    if package is None or package.origin is None:
+        raise FileNotFoundError(
+            "the G1's MJCF comes with mjlab, which is not installed; run: pip install 'p3kernels[train]'"
+        )
+    return Path(package.origin).parent / "asset_zoo" / "robots" / "unitree_g1" / "xmls" / "g1.xml"
+
+
+def build_model(
+    robot: RobotSpec, terrain: Terrain | None, num_boxes: int = 0, *, visual: bool = False
+) -> mujoco.MjModel:
+    """Compiles a robot on a terrain.
+
+    Args:
+        robot: Which one.
+        terrain: The tile; None for an endless plane at height 0.
+        num_boxes: Boxes are padded to this number, so that models of different tiles have equal sizes.
+        visual: Keep the meshes, add light and texture.
+    """
+    spec = mujoco.MjSpec.from_file(str(mjcf_path(robot)))
+    _cut_geometry(spec, visual)
+    _add_terrain(spec, terrain, num_boxes)
+    _add_motors(spec, robot)
+    _add_sensors(spec, robot)
+    if visual:
+        _add_scenery(spec)
+    spec.option.timestep = PHYSICS_DT
+    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    # A diverged state must be seen by us, not replaced by the model's initial one.
+    spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+    return spec.compile()
+
+
+def _cut_geometry(spec: mujoco.MjSpec, visual: bool) -> None:
+    for geom in list(spec.geoms):
+        if geom.type == mujoco.mjtGeom.mjGEOM_MESH:
+            if not visual:
+                spec.delete(geom)
+            continue
+        is_foot = "_foot" in geom.name
+        if re.fullmatch(r"(left|right)_foot\d_collision", geom.name) and not _FOOT_CAPSULES_KEPT.fullmatch(geom.name):
+            spec.delete(geom)
+            continue
+        geom.contype, geom.conaffinity = 0, 1  # the terrain alone collides with the robot
+        geom.condim = 3 if is_foot else 1
+        geom.priority = 1 if is_foot else 0  # a foot's friction decides, whatever the terrain's
+    if not visual:
+        for mesh in list(spec.meshes):
+            spec.delete(mesh)
+    for sensor in list(spec.sensors):
+        spec.delete(sensor)
+
+
+def _add_terrain(spec: mujoco.MjSpec, terrain: Terrain | None, num_boxes: int) -> None:
+    world = spec.worldbody
+    if terrain is None:
+        world.add_geom(
+            name="ground", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], contype=1, conaffinity=0, rgba=_GROUND_RGBA
+        )
+        return
+    for index in range(max(num_boxes, len(terrain.boxes))):
+        real = index < len(terrain.boxes)
+        box = terrain.boxes[index] if real else np.array([0, 0, -100.0, 0.1, 0.1, 0.1])
+        world.add_geom(
+            name=f"box{index}",
+            type=mujoco.mjtGeom.mjGEOM_BOX,
+            pos=box[:3],
+            size=box[3:],
+            contype=int(real),
+            conaffinity=0,
+            rgba=_GROUND_RGBA,
+        )
+
+
+def _add_motors(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+    joints = {joint.name: joint for joint in spec.joints}
+    for name, motor in zip(robot.joint_names, robot.motors, strict=True):
+        joints[name].armature = motor.armature
+        actuator = spec.add_actuator(name=name, target=name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+        actuator.set_to_position(kp=motor.stiffness, kv=motor.damping)
+        actuator.forcelimited = True
+        actuator.forcerange = [-motor.effort, motor.effort]
+
+
+def _add_sensors(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """Foot positions, foot velocities, foot forces, trunk touches, joint torques: `SensorLayout` reads them back."""
+    site, joint = mujoco.mjtObj.mjOBJ_SITE, mujoco.mjtObj.mjOBJ_ACTUATOR
+    kinds = mujoco.mjtSensor
+    for index, foot in enumerate(robot.feet):
+        body = spec.body(foot)
+        body.add_site(name=f"sole{index}", pos=robot.sole, size=[0.01, 0.01, 0.01])
+        # A touch sensor counts contacts of its body inside its site: large enough for the whole foot.
+        body.add_site(name=f"foot{index}", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.5, 0, 0], rgba=[0, 0, 0, 0])
+        spec.add_sensor(name=f"foot_pos{index}", type=kinds.mjSENS_FRAMEPOS, objtype=site, objname=f"sole{index}")
+        spec.add_sensor(name=f"foot_vel{index}", type=kinds.mjSENS_FRAMELINVEL, objtype=site, objname=f"sole{index}")
+        spec.add_sensor(name=f"foot_force{index}", type=kinds.mjSENS_TOUCH, objtype=site, objname=f"foot{index}")
+    for index, name in enumerate(_TRUNK_BODIES[robot.name]):
+        body = spec.body(name)
+        body.add_site(name=f"trunk{index}", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[1.0, 0, 0], rgba=[0, 0, 0, 0])
+        spec.add_sensor(name=f"trunk_touch{index}", type=kinds.mjSENS_TOUCH, objtype=site, objname=f"trunk{index}")
+    for name in robot.joint_names:
+        spec.add_sensor(name=f"torque_{name}", type=kinds.mjSENS_ACTUATORFRC, objtype=joint, objname=name)
+
+
+def _add_scenery(spec: mujoco.MjSpec) -> None:
+    spec.worldbody.add_light(
+        pos=[0, 0, 6], dir=[0.2, 0.2, -1], type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, diffuse=[0.7, 0.7, 0.7]
+    )
+    spec.add_texture(
+        name="grid",
+        type=mujoco.mjtTexture.mjTEXTURE_2D,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        rgb1=[0.32, 0.35, 0.40],
+        rgb2=[0.40, 0.43, 0.48],
+        width=256,
+        height=256,
+    )
+    material = spec.add_material(name="grid", texrepeat=[1, 1], texuniform=True)
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "grid"
+    for geom in spec.worldbody.geoms:
+        geom.material = "grid"
+    spec.visual.headlight.ambient = [0.35, 0.35, 0.35]
+    spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
+
+
+class SensorLayout:
+    """Where in `sensordata` the quantities of `_add_sensors` are."""
+
+    def __init__(self, model: mujoco.MjModel, robot: RobotSpec) -> None:
+        def columns(*names: str) -> np.ndarray:
+            found = [model.sensor(name) for name in names]
+            return np.concatenate([np.arange(s.adr[0], s.adr[0] + s.dim[0]) for s in found])
+
+        feet, trunks = range(len(robot.feet)), range(len(_TRUNK_BODIES[robot.name]))
+        self.foot_pos = columns(*(f"foot_pos{i}" for i in feet))
+        self.foot_vel = columns(*(f"foot_vel{i}" for i in feet))
+        self.foot_force = columns(*(f"foot_force{i}" for i in feet))
+        self.trunk_touch = columns(*(f"trunk_touch{i}" for i in trunks))
+        self.torque = columns(*(f"torque_{name}" for name in robot.joint_names))
+
+
+def sizes_of(model: mujoco.MjModel) -> dict[str, int]:
+    """Every integer size of a model. `mujoco.rollout` does not compare them, and unequal ones run out of bounds."""
+    return {
+        name: value
+        for name in dir(model)
+        if re.fullmatch(r"n[a-zA-Z_]+", name) and isinstance(value := getattr(model, name), int) and name != "nbuffer"
+    }

@@ -1,0 +1,178 @@
+"""The encoder and decoder of the paper's network table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+def mlp(sizes: Sequence[int]) -> nn.Sequential:
+    """Linear layers of these widths with ELU between them, none at the end."""
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+        layers += [nn.ELU()] if index else []
+        layers.append(nn.Linear(inputs, outputs))
+    return nn.Sequential(*layers)
+
+
+@dataclass(frozen=True)
+class Latent:
+    """q(z | o), a diagonal Gaussian, and the velocity estimate. The proprioceptive latent comes first."""
+
+    mean: Tensor
+    """[B, Z]."""
+    std: Tensor
+    """[B, Z]."""
+    velocity: Tensor
+    """[B, 3]."""
+
+    def kl_to_prior(self) -> Tensor:
+        """[B, Z]: KL(q ‖ N(0, 1)) of each dimension."""
+        var = self.std.square()
+        return 0.5 * (self.mean.square() + var - 1.0) - self.std.log()
+
+
+class Encoder(nn.Module):
+    """History → latent and velocity by an MLP; height scan → latent by a CNN.
+
+    Args:
+        history_size: H·P, flattened.
+        scan_shape: Rows and columns of the height scan.
+        proprio_latent: Size of the history's latent.
+        extero_latent: Size of the scan's latent.
+        hidden: Widths of the history's MLP.
+        channels: Of the two convolutions, kernel 3, stride 2.
+        scan_hidden: Width of the layer after them.
+    """
+
+    def __init__(
+        self,
+        history_size: int,
+        scan_shape: tuple[int, int],
+        proprio_latent: int = 10,
+        extero_latent: int = 100,
+        hidden: Sequence[int] = (256, 256),
+        channels: Sequence[int] = (4, 8),
+        scan_hidden: int = 128,
+    ) -> None:
+        super().__init__()
+        self.scan_shape = scan_shape
+        self.proprio_latent, self.extero_latent = proprio_latent, extero_latent
+        self.history = nn.Sequential(*mlp([history_size, *hidden]), nn.ELU())
+        self.history_head = nn.Linear(hidden[-1], 2 * proprio_latent + 3)
+        half = tuple(_halved(size) for size in scan_shape)
+        rows, columns = (_halved(size) for size in half)
+        self.scan = nn.Sequential(
+            _convolution(1, channels[0], scan_shape),
+            nn.ELU(),
+            _convolution(channels[0], channels[1], half),
+            nn.ELU(),
+            nn.Linear(channels[1] * rows * columns, scan_hidden),
+            nn.ELU(),
+        )
+        self.scan_head = nn.Linear(scan_hidden, 2 * extero_latent)
+
+    def forward(self, history: Tensor, scan: Tensor) -> Latent:
+        """history [B, H·P] and scan [B, rows·columns], both normalised."""
+        proprio = self.history_head(self.history(history))
+        mean, log_var, velocity = proprio.split([self.proprio_latent, self.proprio_latent, 3], -1)
+        extero = self.scan_head(self.scan(scan))
+        scan_mean, scan_log_var = extero.chunk(2, -1)
+        # Bounds that training never sees; they keep a wild first step from making an infinite std.
+        std = (0.5 * torch.cat([log_var, scan_log_var], -1)).clamp(-6.0, 2.0).exp()
+        return Latent(torch.cat([mean, scan_mean], -1), std, velocity)
+
+
+class Decoder(nn.Module):
+    """Latent, velocity and action → next proprioception by an MLP; latent → height scan by a CNN.
+
+    Args:
+        proprio_size: P.
+        num_actions: A.
+        scan_shape: Rows and columns of the height scan.
+        proprio_latent: Size of the history's latent.
+        extero_latent: Size of the scan's latent.
+        hidden: Widths of the MLP.
+        channels: Of the two transposed convolutions, kernel 3, stride 2.
+        scan_hidden: Width of the layer before them.
+    """
+
+    def __init__(
+        self,
+        proprio_size: int,
+        num_actions: int,
+        scan_shape: tuple[int, int],
+        proprio_latent: int = 10,
+        extero_latent: int = 100,
+        hidden: Sequence[int] = (256, 256),
+        channels: Sequence[int] = (8, 4),
+        scan_hidden: int = 128,
+    ) -> None:
+        super().__init__()
+        self.split = (proprio_latent, extero_latent)
+        self.proprio = mlp([proprio_latent + 3 + num_actions, *hidden, proprio_size])
+        half = tuple(_halved(size) for size in scan_shape)
+        quarter = tuple(_halved(size) for size in half)
+        self.scan = nn.Sequential(
+            nn.Linear(extero_latent, scan_hidden),
+            nn.ELU(),
+            nn.Linear(scan_hidden, channels[0] * quarter[0] * quarter[1]),
+            nn.ELU(),
+            _deconvolution(channels[0], channels[1], quarter, half),
+            nn.ELU(),
+            _deconvolution(channels[1], 1, half, scan_shape),
+        )
+
+    def forward(self, latent: Tensor, velocity: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Next proprioception [B, P] and scan [B, rows·columns] of latent [B, Z], velocity [B, 3], action [B, A]."""
+        proprio, extero = latent.split(self.split, -1)
+        return self.proprio(torch.cat([proprio, velocity, action], -1)), self.scan(extero)
+
+
+def _halved(size: int) -> int:
+    """What a convolution of kernel 3, stride 2, padding 1 makes of `size`."""
+    return (size + 1) // 2
+
+
+class _GridLayer(nn.Module):
+    """A convolution over a small grid, applied as the matrix that it is.
+
+    The grid is 11 × 17: the matrix of the convolution, made by convolving the unit images, is small, and a product
+    with it is several times faster on a CPU than convolving every image of a large batch. The result is the same to
+    rounding, the parameters are the convolution's.
+
+    Args:
+        convolution: The layer.
+        shape: Channels, rows and columns of its input.
+    """
+
+    def __init__(self, convolution: nn.Conv2d | nn.ConvTranspose2d, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.convolution = convolution
+        self.shape = shape
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, C'·rows'·columns'] of images [B, C·rows·columns], flattened."""
+        size = self.shape[0] * self.shape[1] * self.shape[2]
+        if images.shape[0] <= size:
+            return self.convolution(images.view(-1, self.shape[0], self.shape[1], self.shape[2])).flatten(1)
+        # One more unit image, of zeros: its result is the bias.
+        units = torch.eye(size + 1, size, dtype=images.dtype, device=images.device)
+        rows = self.convolution(units.view(-1, self.shape[0], self.shape[1], self.shape[2])).flatten(1)
+        return torch.addmm(rows[size], images, rows[:size] - rows[size])
+
+
+def _convolution(inputs: int, outputs: int, grid: tuple[int, ...]) -> _GridLayer:
+    """Kernel 3, stride 2: from `grid` to its half."""
+    return _GridLayer(nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), (inputs, grid[0], grid[1]))
+
+
+def _deconvolution(inputs: int, outputs: int, small: tuple[int, ...], large: tuple[int, ...]) -> _GridLayer:
+    """Kernel 3, stride 2: from `small` back to `large`."""
+    rest = (large[0] - (2 * small[0] - 1), large[1] - (2 * small[1] - 1))
+    layer = nn.ConvTranspose2d(inputs, outputs, 3, stride=2, padding=1, output_padding=rest)
+    return _GridLayer(layer, (inputs, small[0], small[1]))

@@ -1,0 +1,324 @@
+"""`p3 report`: the learning curves of a run as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import html
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.metrics import read_metrics, replace_file
+from trainer.progress import format_duration
+
+FILE_NAME = "report.html"
+MISSING = "matplotlib is not installed (pip install 'p3kernels[train]'): tables only, no curves."
+REWARD, LENGTH, LEVEL, SAMPLES = "episode/reward", "episode/length", "curriculum/level", "estimator/num_samples"
+STEPS, SECONDS = "steps/total", "time/total_seconds"
+SECTIONS = (
+    ("Learning", (REWARD, LENGTH, LEVEL)),
+    ("Losses", ("loss/",)),
+    ("Policy", ("policy/",)),
+    ("Reward terms", ("reward/",)),
+    ("Speed", ("speed/",)),
+)
+"""Title, and the keys or, with a slash at the end, the beginnings of keys; what is left goes to a last section."""
+IN_HEADLINE = ("iteration", SAMPLES, STEPS, SECONDS)
+MOST_POINTS, MOST_SMOOTHED_POINTS = 400, 120
+"""Of a curve: a figure is some 400 pixels wide, and the file stays small."""
+MOST_CHANGES = 12
+"""Of the estimator, marked in a figure; a schedule that changes it at every iteration would hide the curves."""
+
+STYLE = """
+:root { color-scheme: light; --line: #dde1e6; --quiet: #5b6570; }
+* { box-sizing: border-box; }
+body { max-width: 76rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; background: #fff; color: #1d242b;
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 1.5rem; margin: 0 0 1rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.1rem; margin: 2rem 0 .75rem; padding-bottom: .25rem; border-bottom: 1px solid var(--line); }
+p, summary { color: var(--quiet); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem 1.25rem .25rem 0; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--line); }
+th { font-weight: 500; color: var(--quiet); }
+td.number { text-align: right; white-space: nowrap; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(21rem, 100%), 1fr)); gap: 1.25rem; }
+figure { margin: 0; }
+figcaption { font-size: .9rem; font-weight: 500; overflow-wrap: anywhere; }
+figure img { display: block; width: 100%; height: auto; }
+details { margin-top: .75rem; }
+summary { cursor: pointer; }
+pre { overflow-x: auto; padding: .75rem; background: #f6f7f9; font-size: .8rem; line-height: 1.4; }
+"""
+
+Record = dict[str, float | None]
+Draw = Callable[["Series", Sequence[tuple[int, str]]], str]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One scalar over the iterations in which it was finite."""
+
+    key: str
+    iterations: list[int]
+    values: list[float]
+
+    def smoothed(self) -> list[float]:
+        """Mean over a centred window of a twentieth of the points, cut at the ends."""
+        half = len(self.values) // 40
+        windows = (self.values[max(0, i - half) : i + half + 1] for i in range(len(self.values)))
+        return [sum(window) / len(window) for window in windows]
+
+
+def write_report(run_dir: Path) -> Path:
+    """Writes `report.html` from `metrics.jsonl` and, where there is one, `config.json`.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        FileNotFoundError: There is no `metrics.jsonl`.
+        ValueError: It is not one.
+    """
+    records = read_metrics(run_dir)
+    series = _collect(records)
+    changes = _estimator_changes(records)
+    draw = _drawing()
+    title = html.escape(f"Run {run_dir.resolve().name}")
+    body = [f"<h1>{title}</h1>", _headline(records, series, changes)]
+    if draw is None:
+        body.append(f"<p>{html.escape(MISSING)}</p>")
+    body += _sections(series, changes, draw)
+    body.append(_config(run_dir / "config.json"))
+    page = (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+    )
+    path = run_dir / FILE_NAME
+    replace_file(path, page.encode(errors="replace"))
+    return path
+
+
+def _collect(records: Sequence[Record]) -> dict[str, Series]:
+    """By key, in the order in which the keys first came; a key that never was finite has an empty series."""
+    series: dict[str, Series] = {}
+    for record in records:
+        for key, value in record.items():
+            found = series.setdefault(key, Series(key, [], []))
+            if value is not None and math.isfinite(value):
+                found.iterations.append(int(record["iteration"] or 0))
+                found.values.append(float(value))
+    return series
+
+
+def _estimator_changes(records: Sequence[Record]) -> list[tuple[int, str]]:
+    """The first iteration of each estimator, and its name: 0 samples are MM, n are MC(n)."""
+    changes: list[tuple[int, str]] = []
+    for record in records:
+        count = record.get(SAMPLES)
+        if count is None:
+            continue
+        name = "MM" if count == 0 else f"MC({count:g})"
+        if not changes or changes[-1][1] != name:
+            changes.append((int(record["iteration"] or 0), name))
+    return changes
+
+
+def _number(value: float) -> str:
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value:.4g}"
+
+
+def _headline(records: Sequence[Record], series: dict[str, Series], changes: Sequence[tuple[int, str]]) -> str:
+    if not records:
+        return "<p>No iteration is finished yet.</p>"
+
+    def last(key: str, show: Callable[[float], str] = _number) -> str | None:
+        found = series.get(key)
+        return show(found.values[-1]) if found is not None and found.values else None
+
+    rewards = series.get(REWARD, Series(REWARD, [], []))
+    best = None
+    if rewards.values:
+        at = max(range(len(rewards.values)), key=rewards.values.__getitem__)
+        best = f"{_number(rewards.values[at])} (iteration {rewards.iterations[at]})"
+    names = [f"{name} from iteration {at}" for at, name in changes]
+    if len(names) > MOST_CHANGES:
+        names = [*names[:MOST_CHANGES], f"and {len(names) - MOST_CHANGES} changes more"]
+    rows = [
+        ("Last reward", last(REWARD) or "no episode has finished yet"),
+        ("Best reward", best or "no episode has finished yet"),
+        ("Last episode length", last(LENGTH) or "no episode has finished yet"),
+        *([("Curriculum level", last(LEVEL) or "none yet")] if LEVEL in series else []),
+        ("Iterations", f"{len(records):,}, the last is {records[-1]['iteration']}"),
+        ("Environment steps", last(STEPS) or "not recorded"),
+        ("Wall time", last(SECONDS, format_duration) or "not recorded"),
+        *([("Estimator", ", ".join(names))] if names else []),
+    ]
+    cells = [f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>' for name, text in rows]
+    return '<div class="wide"><table class="headline">\n' + "\n".join(cells) + "\n</table></div>"
+
+
+def _sections(series: dict[str, Series], changes: Sequence[tuple[int, str]], draw: Draw | None) -> list[str]:
+    left = {key: found for key, found in series.items() if key not in IN_HEADLINE}
+    parts = []
+    for title, wanted in SECTIONS:
+        members = [
+            left.pop(key)
+            for name in wanted
+            for key in list(left)
+            if key == name or (name.endswith("/") and key.startswith(name))
+        ]
+        parts += _section(title, members, changes, draw)
+    return parts + _section("Other", list(left.values()), changes, draw)
+
+
+def _section(title: str, members: Sequence[Series], changes: Sequence[tuple[int, str]], draw: Draw | None) -> list[str]:
+    if not members:
+        return []
+    heading = f"<h2>{html.escape(title)}</h2>"
+    drawn = [] if draw is None else [_figure(member, changes, draw) for member in members if member.values]
+    if not drawn:
+        return [heading, _table(members)]
+    numbers = f"<details><summary>{html.escape(title)} in numbers</summary>{_table(members)}</details>"
+    return [heading, '<div class="figures">\n' + "\n".join(drawn) + "\n</div>", numbers]
+
+
+def _table(members: Sequence[Series]) -> str:
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("", "last", "least", "most"))
+    rows = [f"<tr>{head}</tr>"]
+    for member in members:
+        values = member.values
+        shown = [_number(v) for v in (values[-1], min(values), max(values))] if values else ["none yet", "", ""]
+        cells = "".join(f'<td class="number">{html.escape(text)}</td>' for text in shown)
+        rows.append(f'<tr><th scope="row">{html.escape(member.key)}</th>{cells}</tr>')
+    return '<div class="wide"><table>\n' + "\n".join(rows) + "\n</table></div>"
+
+
+def _figure(series: Series, changes: Sequence[tuple[int, str]], draw: Draw) -> str:
+    image = base64.b64encode(draw(series, changes).encode()).decode()
+    low, high, last = (_number(v) for v in (min(series.values), max(series.values), series.values[-1]))
+    alt = f"{series.key} by iteration: between {low} and {high}, at last {last}"
+    return (
+        f"<figure><figcaption>{html.escape(series.key)}</figcaption>"
+        f'<img src="data:image/svg+xml;base64,{image}" alt="{html.escape(alt)}"></figure>'
+    )
+
+
+def _config(path: Path) -> str:
+    try:
+        text = json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=2, ensure_ascii=False)
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        return f"<p>config.json cannot be read: {html.escape(str(error))}</p>"
+    return f"<h2>Configuration</h2>\n<details><summary>config.json</summary><pre>{html.escape(text)}</pre></details>"
+
+
+def _thinned(iterations: Sequence[int], values: Sequence[float], most: int) -> tuple[list[int], list[float]]:
+    """At most `most` points: the least and the most of every stretch, so that no spike is lost."""
+    count = len(values)
+    if count <= most:
+        return list(iterations), list(values)
+    kept: set[int] = {0, count - 1}
+    stretches = most // 2 - 1
+    for stretch in range(stretches):
+        indices = range(stretch * count // stretches, (stretch + 1) * count // stretches)
+        kept |= {min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)}
+    return [iterations[i] for i in sorted(kept)], [values[i] for i in sorted(kept)]
+
+
+def _drawing() -> Draw | None:
+    """A function from a series to an SVG, or None where matplotlib is missing."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415  optional, and slow to import
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError:
+        return None
+
+    def draw(series: Series, changes: Sequence[tuple[int, str]]) -> str:
+        # Text stays text and ids are the same on every run: a smaller file that can be compared.
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": series.key}):
+            figure = Figure(figsize=(4.6, 2.6), layout="constrained")
+            _draw_series(figure.subplots(), series, changes)
+            written = io.StringIO()
+            figure.savefig(written, format="svg", metadata={"Date": None})
+        return written.getvalue()
+
+    return draw
+
+
+def _draw_series(axes: Any, series: Series, changes: Sequence[tuple[int, str]]) -> None:
+    """A thin line of what was measured, a strong one of the mean around it, a dashed one at every new estimator."""
+    alone = len(series.values) == 1  # a line of one point is not seen
+    raw = _thinned(series.iterations, series.values, MOST_POINTS)
+    axes.plot(*raw, color="#8fbfdc", linewidth=0.7, marker="o" if alone else None)
+    if not alone:
+        smoothed = _thinned(series.iterations, series.smoothed(), MOST_SMOOTHED_POINTS)
+        axes.plot(*smoothed, color="#0072b2", linewidth=1.6)
+    marked = changes[1:] if len(changes) <= MOST_CHANGES else []
+    for at, name in marked:
+        axes.axvline(at, color="#5b6570", linewidth=0.8, linestyle="--")
+        axes.annotate(
+            name,
+            (at, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-2, 1),
+            textcoords="offset points",
+            rotation=35,
+            ha="left",
+            va="bottom",
+            fontsize=7,
+            color="#5b6570",
+        )
+    low, high = min(series.values), max(series.values)
+    if high - low <= 1e-6 * abs(high):  # a constant: rounding is not to be seen
+        margin = 0.1 * abs(high) or 1.0
+        axes.set_ylim(low - margin, high + margin)
+    if alone:
+        axes.set_xlim(series.iterations[0] - 1, series.iterations[0] + 1)
+    axes.set_xlabel("iteration", fontsize=8)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.tick_params(labelsize=8)
+    axes.yaxis.get_offset_text().set_fontsize(8)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """The parser of `p3 report`."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=f"Writes {FILE_NAME} into the directory of a run: its learning curves, numbers and configuration "
+        "in one file. A run that still goes on can be looked at as well.",
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the directory of the run")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "p3 report") -> int:
+    """Writes the report and prints its path; returns 0, or 2 if there is no run to report."""
+    run_dir = build_parser(prog).parse_args(arguments).run_dir
+    if not run_dir.is_dir():
+        print(f"{prog}: error: no directory {str(run_dir)!r}", file=sys.stderr)
+        return 2
+    try:
+        print(write_report(run_dir))
+    except (OSError, ValueError) as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

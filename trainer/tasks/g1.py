@@ -1,0 +1,65 @@
+"""The G1's tasks. Reward weights are rates per second; the exponentials lie in [0, 1], so their weights compare.
+
+What each is for: the first group is the task; `alive` and `upright` keep early policies from ending episodes to avoid
+penalties; the rest shape the gait: without `posture` the arms and the waist wander, without `air_time` and `clearance`
+the feet shuffle, without `stance_width` the legs cross.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainer.tasks.locomotion import TaskConfig
+from trainer.tasks.robots import G1
+
+G1_FLAT = TaskConfig(
+    name="g1-flat",
+    robot=G1,
+    rewards={
+        "track_velocity": 2.0,
+        "track_yaw_rate": 1.0,
+        "alive": 1.0,
+        "upright": 1.0,
+        "height": -10.0,
+        "vertical_velocity": -0.5,
+        "tilt_rate": -0.05,
+        "energy": -2e-4,
+        "torque": -0.02,
+        "acceleration": -1e-7,
+        "action_rate": -0.01,
+        "posture": -1.0,
+        "air_time": 2.0,
+        "slip": -0.2,
+        "clearance": -2.0,
+        "stumble": -0.5,
+        "stance_width": -10.0,
+    },
+    posture={
+        ".*_hip_(roll|yaw)_joint": 1.0,
+        "waist_.*_joint": 1.0,
+        ".*_(shoulder|elbow).*": 0.3,
+        ".*_wrist_.*": 0.3,
+        ".*_ankle_roll_joint": 0.2,
+    },
+)
+
+G1_PARKOUR = replace(
+    G1_FLAT,
+    name="g1-parkour",
+    rewards={**G1_FLAT.rewards, "height": -5.0, "vertical_velocity": -0.2, "foot_edge": -0.5},
+    command_x=(0.4, 1.0),
+    command_y=(0.0, 0.0),
+    command_yaw=(-0.8, 0.8),
+    command_seconds=(20.0, 20.0),
+    standing_fraction=0.0,
+    keep_heading=True,
+    terrains=(
+        "pyramid_stairs",
+        "inverted_pyramid_stairs",
+        "stairs",
+        "gaps",
+        "dual_row_stones",
+        "single_row_stones",
+        "sparse_stones",
+    ),
+)

@@ -1,0 +1,38 @@
+"""What differs between robots and episodes: the paper's table of dynamics and observation noise.
+
+Restitution, [0, 0.1] in that table, is absent: MuJoCo's contacts have no coefficient of restitution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Ranges drawn uniformly for every episode."""
+
+    friction: Range = (0.3, 1.0)
+    """Of the feet on the terrain."""
+    added_mass: Range = (-1.0, 3.0)
+    """On the trunk, kg."""
+    com_xy: Range = (-0.05, 0.05)
+    """Shift of the trunk's centre of mass, m."""
+    com_z: Range = (-0.01, 0.01)
+    push_velocity: Range = (-0.5, 0.5)
+    """Added to the root's velocity in x and in y, m/s."""
+    push_interval: Range = (5.0, 10.0)
+    """Seconds between pushes."""
+
+
+@dataclass(frozen=True)
+class ObservationNoise:
+    """Half-widths of uniform noise."""
+
+    ang_vel: float = 0.05
+    gravity: float = 0.05
+    joint_pos: float = 0.01
+    joint_vel: float = 0.1
+    scan: float = 0.01

@@ -1,0 +1,169 @@
+"""Reward terms: each a pure function of state, episode and task settings, [E], before its weight.
+
+Weights and their reasons are with the tasks (`g1.py`, `walker.py`). All are rates: the environment multiplies the sum
+by the control step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.tasks.rotation import gravity_in_body, rotate_inverse, yaw_of
+from trainer.tasks.state import Episode, RobotState
+
+
+@dataclass(frozen=True)
+class RewardContext:
+    """Constants of the robot and the task that rewards compare with."""
+
+    default_pos: Tensor
+    """[J]."""
+    effort: Tensor
+    """[J]: N m."""
+    posture_weight: Tensor
+    """[J]: how much a joint's departure from the stance matters."""
+    standing_height: float
+    control_dt: float
+
+
+Term = Callable[[RobotState, Episode, RewardContext], Tensor]
+
+
+def _moving(episode: Episode) -> Tensor:
+    return (episode.command.norm(dim=-1) > 0.1).float()
+
+
+def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """exp(-|error|² / 0.25) of the horizontal velocity in the heading frame."""
+    yaw = yaw_of(state.root_quat)
+    forward = state.root_lin_vel[:, 0] * yaw.cos() + state.root_lin_vel[:, 1] * yaw.sin()
+    left = -state.root_lin_vel[:, 0] * yaw.sin() + state.root_lin_vel[:, 1] * yaw.cos()
+    error = (episode.command[:, 0] - forward).square() + (episode.command[:, 1] - left).square()
+    return (-error / 0.25).exp()
+
+
+def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """exp(-error² / 0.25) of the yaw rate."""
+    return (-(episode.command[:, 2] - state.root_ang_vel[:, 2]).square() / 0.25).exp()
+
+
+def alive(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """1."""
+    return torch.ones_like(state.root_pos[:, 0])
+
+
+def upright(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """exp(-tilt² / 0.1), tilt the horizontal part of gravity in the body frame."""
+    return (-gravity_in_body(state.root_quat)[:, :2].square().sum(-1) / 0.1).exp()
+
+
+def height(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Squared error of the root's height above the lower foot's ground."""
+    above = state.root_pos[:, 2] - state.foot_ground.amin(-1)
+    return (above - context.standing_height).square()
+
+
+def vertical_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """v_z²."""
+    return state.root_lin_vel[:, 2].square()
+
+
+def tilt_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Roll and pitch rates, squared."""
+    return state.root_ang_vel[:, :2].square().sum(-1)
+
+
+def energy(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Σ |torque · velocity|, W."""
+    return (state.joint_torque * state.joint_vel).abs().sum(-1)
+
+
+def torque(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Σ (torque / limit)²."""
+    return (state.joint_torque / context.effort).square().sum(-1)
+
+
+def acceleration(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Σ joint acceleration²."""
+    return ((state.joint_vel - episode.joint_vel_before) / context.control_dt).square().sum(-1)
+
+
+def action_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Σ (change of action)²."""
+    return (episode.action - episode.last_action).square().sum(-1)
+
+
+def posture(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Σ weight · (departure from the stance)²."""
+    return (context.posture_weight * (state.joint_pos - context.default_pos).square()).sum(-1)
+
+
+def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Steps of a walking length: time in the air or on the ground, to 0.4 s, of a robot on exactly one foot."""
+    in_contact = episode.contact_time > 0
+    single = in_contact.sum(-1) == 1
+    mode_time = torch.where(in_contact, episode.contact_time, episode.air_time)
+    return torch.where(single, mode_time.amin(-1), 0.0).clamp(max=0.4) * _moving(episode)
+
+
+def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Horizontal speed of feet that bear load."""
+    return (state.foot_vel[..., :2].norm(dim=-1) * (state.foot_force > 5.0)).sum(-1)
+
+
+def clearance(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Swing feet below 8 cm, weighted by their speed."""
+    above = state.foot_pos[..., 2] - state.foot_ground
+    return ((0.08 - above).clamp(min=0.0) * state.foot_vel[..., :2].norm(dim=-1)).sum(-1) * _moving(episode)
+
+
+def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Contact force on a foot beyond twice what standing needs, in units of 1000 N."""
+    return (state.foot_force - 700.0).clamp(min=0.0, max=2000.0).sum(-1) / 1000.0
+
+
+def stance_width(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Feet nearer than 0.16 m sideways, in the heading frame: crossing legs."""
+    between = state.foot_pos[:, 0] - state.foot_pos[:, 1]
+    sideways = rotate_inverse(_yaw_quat(state.root_quat), between)[:, 1].abs()
+    return (0.16 - sideways).clamp(min=0.0)
+
+
+def foot_edge(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Loaded feet whose sole lies more than 4 cm above the terrain below it: half over an edge."""
+    return ((state.foot_pos[..., 2] - state.foot_ground > 0.04) & (state.foot_force > 5.0)).float().sum(-1)
+
+
+def _yaw_quat(quat: Tensor) -> Tensor:
+    half = 0.5 * yaw_of(quat)
+    zero = torch.zeros_like(half)
+    return torch.stack([half.cos(), zero, zero, half.sin()], -1)
+
+
+TERMS: dict[str, Term] = {
+    term.__name__: term
+    for term in (
+        track_velocity,
+        track_yaw_rate,
+        alive,
+        upright,
+        height,
+        vertical_velocity,
+        tilt_rate,
+        energy,
+        torque,
+        acceleration,
+        action_rate,
+        posture,
+        air_time,
+        slip,
+        clearance,
+        stumble,
+        stance_width,
+        foot_edge,
+    )
+}

@@ -1,0 +1,128 @@
+"""What a task sees: the robots' state, filled by an engine, and the episode's own buffers, kept by the environment.
+
+Every tensor is batched over E environments; joints are in the robot's order (`RobotSpec.joint_names`), never in an
+engine's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+class _Batched:
+    """Row selection and assignment over all tensor fields of a dataclass."""
+
+    def rows(self, index: Tensor) -> dict[str, Tensor]:
+        """Every field at the rows `index` [K], as copies."""
+        return {field.name: getattr(self, field.name)[index] for field in fields(self)}  # type: ignore[arg-type]
+
+    def assign(self, index: Tensor, values: dict[str, Tensor]) -> None:
+        """Writes `values` into the rows `index` [K]."""
+        for name, value in values.items():
+            getattr(self, name)[index] = value
+
+
+@dataclass
+class RobotState(_Batched):
+    """The robots at the end of a control step. Positions are in the frame of the environment's terrain tile."""
+
+    root_pos: Tensor
+    """[E, 3]."""
+    root_quat: Tensor
+    """[E, 4]: w, x, y, z; body to world."""
+    root_lin_vel: Tensor
+    """[E, 3]: of the root body's origin, world frame."""
+    root_ang_vel: Tensor
+    """[E, 3]: body frame, as a gyroscope gives it."""
+    joint_pos: Tensor
+    """[E, J]."""
+    joint_vel: Tensor
+    """[E, J]."""
+    joint_torque: Tensor
+    """[E, J]: what the actuators applied."""
+    foot_pos: Tensor
+    """[E, F, 3]: the soles."""
+    foot_vel: Tensor
+    """[E, F, 3]: world frame."""
+    foot_force: Tensor
+    """[E, F]: contact force on the foot, N."""
+    body_contact: Tensor
+    """[E] bool: a part of the trunk touches the terrain."""
+    scan: Tensor
+    """[E, S]: terrain height at the scan points, tile frame; rows are y, columns x, in the heading frame."""
+    foot_ground: Tensor
+    """[E, F]: terrain height below the feet."""
+    dynamics: Tensor
+    """[E, 5]: friction, added trunk mass, trunk centre-of-mass offset x, y, z — what was randomised."""
+
+    def select(self, index: Tensor) -> RobotState:
+        """The state of the environments `index` [K] alone."""
+        return RobotState(**self.rows(index))
+
+
+@dataclass
+class Episode(_Batched):
+    """What the environment remembers of each running episode."""
+
+    step: Tensor
+    """[E] int64: control steps so far."""
+    command: Tensor
+    """[E, 3]: wanted velocity forward, left (m/s) and yaw rate (rad/s), body frame."""
+    command_left: Tensor
+    """[E] int64: steps until the next command."""
+    push_left: Tensor
+    """[E] int64: steps until the next push."""
+    action: Tensor
+    """[E, A]: the latest."""
+    last_action: Tensor
+    """[E, A]: the one before."""
+    joint_vel_before: Tensor
+    """[E, J]: at the end of the last step, for accelerations."""
+    air_time: Tensor
+    """[E, F]: seconds since the foot last touched; 0 in contact."""
+    contact_time: Tensor
+    """[E, F]: seconds since the foot last left; 0 in the air."""
+    landed_after: Tensor
+    """[E, F]: air time that ended with this step, 0 where no foot landed."""
+    history: Tensor
+    """[E, H, P]: noisy proprioception, the newest last."""
+    heading: Tensor
+    """[E]: the yaw to keep, where the task commands a heading."""
+    spawn: Tensor
+    """[E, 2]: where the episode began."""
+    commanded_distance: Tensor
+    """[E]: metres that the commands asked for so far."""
+
+    @staticmethod
+    def empty(num_envs: int, num_joints: int, num_actions: int, num_feet: int, history: tuple[int, int]) -> Episode:
+        """All zero, on the CPU."""
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(num_envs, *shape)
+
+        def counts() -> Tensor:
+            return torch.zeros(num_envs, dtype=torch.int64)
+
+        return Episode(
+            step=counts(),
+            command=zeros(3),
+            command_left=counts(),
+            push_left=counts(),
+            action=zeros(num_actions),
+            last_action=zeros(num_actions),
+            joint_vel_before=zeros(num_joints),
+            air_time=zeros(num_feet),
+            contact_time=zeros(num_feet),
+            landed_after=zeros(num_feet),
+            history=zeros(*history),
+            heading=zeros(),
+            spawn=zeros(2),
+            commanded_distance=zeros(),
+        )
+
+    def select(self, index: Tensor) -> Episode:
+        """The buffers of the environments `index` [K] alone, as copies."""
+        return Episode(**self.rows(index))

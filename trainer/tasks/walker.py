@@ -1,0 +1,35 @@
+"""A planar biped on easy courses: the parkour code at a size that learns in minutes on a CPU.
+
+It senses gravity, joint positions and its last action: every velocity is hidden, so the encoder has something to do.
+"""
+
+from __future__ import annotations
+
+from trainer.tasks.locomotion import TaskConfig
+from trainer.tasks.randomization import Dynamics
+from trainer.tasks.robots import WALKER
+
+WALKER_PARKOUR = TaskConfig(
+    name="walker-parkour",
+    robot=WALKER,
+    rewards={
+        "track_velocity": 2.0,
+        "alive": 0.5,
+        "upright": 0.5,
+        "height": -5.0,
+        "vertical_velocity": -0.1,
+        "energy": -2e-4,
+        "action_rate": -0.01,
+        "air_time": 1.0,
+        "clearance": -1.0,
+    },
+    posture={},
+    proprio=("gravity", "command", "joint_pos", "action"),
+    command_x=(0.4, 1.0),
+    command_y=(0.0, 0.0),
+    command_yaw=(0.0, 0.0),
+    command_seconds=(20.0, 20.0),
+    standing_fraction=0.0,
+    terrains=("stairs", "gaps", "single_row_stones"),
+    dynamics=Dynamics(added_mass=(-1.0, 2.0)),
+)
