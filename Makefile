@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: help train test bench lint docs clean
 
 help:
-	@echo "make train   set up and train (arrives with the trainer)"
+	@echo "make train   set up and train a G1 for about 8 minutes; the report is in runs/first-steps"
 	@echo "make test    set up, lint, native tests, Python tests"
 	@echo "make bench   benchmark the kernels against eager torch, torch.compile and the GEMMs alone"
 	@echo "make lint    ruff and mypy"
@@ -23,8 +23,14 @@ $(VENV)/.ready: $(VENV)/.torch pyproject.toml setup.py CMakeLists.txt $(wildcard
 	P3_REQUIRE_NATIVE=1 $(PIP) -e ".[dev]"
 	@touch $@
 
+# A first run, short enough to watch: MM, then a little LSFT. Longer: p3 train --help.
+RUN ?= runs/first-steps
 train: $(VENV)/.ready
-	@echo "The trainer is not part of this version yet; the ops are: see 'make test', 'make bench' and README.md."
+	@if [ -e $(RUN)/config.json ]; then \
+	  $(BIN)/p3 train --run-dir $(RUN) --resume; \
+	else \
+	  $(BIN)/p3 train --task g1-flat --method p3 --iterations 180 --switch-at 165 --max-minutes 10 --run-dir $(RUN); \
+	fi
 
 test: $(VENV)/.ready lint docs
 	$(BIN)/python -m pytest -q

@@ -84,6 +84,8 @@ class TrainConfig:
     """Where everything goes; runs/TASK-METHOD-SEED by default."""
     resume: bool = False
     """Continue from the last checkpoint in the run directory."""
+    max_minutes: float | None = None
+    """Stop, with everything saved, after this time; resume to go on."""
     save_interval: int = 50
     """Iterations between checkpoints."""
     num_threads: int | None = None
@@ -156,6 +158,8 @@ def _check(config: TrainConfig) -> None:
     for name, least in (("num_envs", 1), ("iterations", 1), ("save_interval", 1), ("plateau_window", 2)):
         if getattr(config, name) < least:
             raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(config, name)}")
+    if config.max_minutes is not None and not config.max_minutes > 0:
+        raise ValueError(f"--max-minutes: expected a positive number, got {config.max_minutes}")
     if config.switch_at is not None and config.switch_at < 0:
         raise ValueError(f"--switch-at: expected an iteration >= 0, got {config.switch_at}")
     ppo = config.ppo

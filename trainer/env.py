@@ -231,7 +231,9 @@ class LocomotionEnv(VecEnv):
         episode.command[env_ids], episode.command_left[env_ids] = task.sample_command(count, self.generator)
         episode.push_left[env_ids] = task.sample_steps(task.config.dynamics.push_interval, count, self.generator)
         first = task.proprio(self.state.select(env_ids), episode.select(env_ids))
-        episode.history[env_ids] = task.noisy(first, self.generator)[:, None]
+        history = episode.history.clone()  # observations already given away are views of it
+        history[env_ids] = task.noisy(first, self.generator)[:, None]
+        episode.history = history
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors from which `load_state_dict` continues bit for bit."""

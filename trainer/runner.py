@@ -51,8 +51,10 @@ class Runner:
         return self.algorithm.iteration
 
     def learn(self, *, quiet: bool = False) -> None:
-        """Trains up to `config.iterations`; Ctrl-C saves and raises."""
+        """Trains up to `config.iterations`, or for `config.max_minutes`; Ctrl-C saves and raises."""
         target, start = self.config.iterations, self.iteration
+        minutes = self.config.max_minutes
+        deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
         assert target is not None
         log = MetricsLog(self.run_dir, tensorboard=self.config.tensorboard, resume_at=start + 1 if start else None)
         progress = None if quiet else Progress(target, start=start)
@@ -66,8 +68,11 @@ class Runner:
                     if before != self.algorithm.actor.estimator:
                         progress.note(f"iteration {self.iteration}: from moment matching to Monte Carlo (LSFT)")
                 switched = before != self.algorithm.actor.estimator
-                if switched or self.iteration % self.config.save_interval == 0 or self.iteration == target:
+                late = time.monotonic() > deadline
+                if switched or late or self.iteration % self.config.save_interval == 0 or self.iteration == target:
                     self.save()
+                if late:
+                    break
         except KeyboardInterrupt:
             self.save()
             raise

@@ -10,6 +10,7 @@ import tyro
 
 from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, save_config
+from trainer.metrics import read_metrics
 from trainer.report import write_report
 from trainer.runner import Runner
 
@@ -37,8 +38,9 @@ def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
         interrupted = True
         print(f"interrupted at iteration {runner.iteration}; saved.")
         print(f"go on with: {prog} --run-dir {config.run_dir} --resume")
-    report = write_report(config.run_dir)
-    print(f"report: {report.resolve()}")
+    for line in _summary(config.run_dir):
+        print(line)
+    print(f"report: {write_report(config.run_dir).resolve()}")
     return 130 if interrupted else 0
 
 
@@ -50,6 +52,7 @@ def _prepare(config: TrainConfig) -> TrainConfig:
         saved = _saved_config(run_dir)
         if config.iterations is not None:
             saved.iterations = config.iterations
+        saved.max_minutes = config.max_minutes
         saved.resume, saved.run_dir = True, run_dir
         return saved
     config = resolve(config)
@@ -60,6 +63,18 @@ def _prepare(config: TrainConfig) -> TrainConfig:
     (config.run_dir / "metrics.jsonl").unlink(missing_ok=True)
     save_config(config, config.run_dir / "config.json")
     return config
+
+
+def _summary(run_dir: Path) -> list[str]:
+    """How episodes were at the beginning and are at the end."""
+    episodes = [row for row in read_metrics(run_dir) if row.get("episode/length") is not None]
+    if not episodes:
+        return ["no episode has ended yet"]
+    first, last = episodes[min(2, len(episodes) - 1)], episodes[-1]
+    return [
+        f"{name}: {first[key]:.1f} at iteration {first['iteration']:.0f} -> {last[key]:.1f} at {last['iteration']:.0f}"
+        for name, key in (("episode reward", "episode/reward"), ("episode length", "episode/length"))
+    ]
 
 
 def _saved_config(run_dir: Path) -> TrainConfig:

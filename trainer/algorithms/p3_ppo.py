@@ -21,7 +21,7 @@ import torch
 from rsl_rl.algorithms import PPO
 from rsl_rl.env import VecEnv
 from rsl_rl.storage import RolloutStorage
-from rsl_rl.utils import resolve_callable, resolve_obs_groups
+from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 from torch import Tensor, nn
 
@@ -33,6 +33,18 @@ from trainer.models.p3_actor import P3Actor, gaussian_kl
 
 LEARNING_RATES = (1e-5, 1e-2)
 """Bounds of the adaptive learning rate."""
+
+
+def _observation_sets(obs: TensorDict, sets: dict[str, list[str]]) -> dict[str, list[str]]:
+    """rsl_rl's `obs_groups`, checked: the sets "actor" and "critic", of groups that the environment has."""
+    present = list(obs.keys())
+    for name in ("actor", "critic"):
+        if name not in sets:
+            raise ValueError(f"obs_groups: expected the observation set {name!r}, got {list(sets)}")
+        missing = [group for group in sets[name] if group not in present]
+        if missing:
+            raise ValueError(f"obs_groups[{name!r}]: the environment has no group {missing}; it has {present}")
+    return sets
 
 
 class P3PPO(PPO):
@@ -91,7 +103,7 @@ class P3PPO(PPO):
         algorithm_class = resolve_callable(algorithm.pop("class_name"))
         actor_class = resolve_callable(actor_cfg.pop("class_name"))
         critic_class = resolve_callable(critic_cfg.pop("class_name"))
-        groups = resolve_obs_groups(obs, cfg["obs_groups"], ["actor", "critic"])
+        groups = _observation_sets(obs, cfg["obs_groups"])
         velocity_group = algorithm.get("velocity_group", "velocity")
         if velocity_group not in obs.keys():  # noqa: SIM118  a TensorDict iterates over rows
             raise ValueError(f"observations: expected the group {velocity_group!r} with the true velocity")

@@ -147,7 +147,7 @@ class MujocoEngine:
         """One control step towards joint targets [E, J].
 
         Returns:
-            The state, and broken [E] bool: environments whose simulation diverged. Their state is the last finite one;
+            The state, and broken [E] bool: environments whose simulation diverged. Their state is the last one, made finite;
             they must be reset.
         """
         self._controls[:, :, self._control] = targets.numpy()[:, None]
@@ -157,6 +157,8 @@ class MujocoEngine:
         fine = (np.abs(state).max(1) < 1e6) & (np.abs(sensors).max(1) < 1e9)
         np.copyto(self._state, state, where=fine[:, None])
         np.copyto(self._sensors, sensors, where=fine[:, None])
+        if not fine.all():  # the state before may be what was not finite
+            self._state[~fine] = np.nan_to_num(self._state[~fine], nan=0.0, posinf=0.0, neginf=0.0)
         return self._read(slice(None)), torch.from_numpy(~fine)
 
     def simulate(self, models: list[mujoco.MjModel], state: np.ndarray, controls: np.ndarray) -> None:

@@ -91,14 +91,16 @@ def _add_terrain(spec: mujoco.MjSpec, terrain: Terrain | None, num_boxes: int) -
         )
         return
     for index in range(max(num_boxes, len(terrain.boxes))):
-        real = index < len(terrain.boxes)
-        box = terrain.boxes[index] if real else np.array([0, 0, -100.0, 0.1, 0.1, 0.1])
+        # Padding lies far below. It collides like the rest: what does not is left out of the bounding-volume tree,
+        # whose size would then differ from tile to tile.
+        below = np.array([0, 0, -100.0 - index, 0.1, 0.1, 0.1])
+        box = terrain.boxes[index] if index < len(terrain.boxes) else below
         world.add_geom(
             name=f"box{index}",
             type=mujoco.mjtGeom.mjGEOM_BOX,
             pos=box[:3],
             size=box[3:],
-            contype=int(real),
+            contype=1,
             conaffinity=0,
             rgba=_GROUND_RGBA,
         )

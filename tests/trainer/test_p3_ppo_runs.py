@@ -1,0 +1,322 @@
+"""P3PPO over a run: construction, the change of estimator, checkpoints, steps left out, rsl_rl's own runner."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from rsl_rl.runners import OnPolicyRunner
+from synthetic import (
+    TurningEnv,
+    adam_state,
+    config,
+    construct,
+    observations,
+    rollout,
+    same,
+    statistics,
+    trained,
+    weights,
+)
+from torch import Tensor
+
+from p3kernels import MomentMatching, MonteCarlo
+from trainer.algorithms import P3PPO
+
+
+class TestSwitch:
+    @pytest.mark.parametrize(("rate", "expected"), [(8e-3, 1e-3), (2e-4, 2e-4)])
+    def test_only_the_likelihood_changes(self, rate, expected):
+        env = TurningEnv()
+        algorithm = construct("p3(3)", env, switch_at=2, learning_rate=1e-3)
+        finish, pairs = algorithm._finish, []
+
+        def spy() -> None:
+            if algorithm.iteration == 1:
+                algorithm.learning_rate = rate
+                algorithm._set_learning_rate()
+            before = weights(algorithm), adam_state(algorithm)
+            finish()
+            pairs.append((before, (weights(algorithm), adam_state(algorithm))))
+
+        algorithm._finish = spy
+        optimizer, parameters = algorithm.optimizer, [id(p) for p in algorithm.actor.parameters()]
+        rollout(algorithm, env)
+        algorithm.update()
+        assert algorithm.actor.estimator == MomentMatching()
+        assert algorithm.storage.distribution_params is not None
+        rollout(algorithm, env)
+        algorithm.update()
+
+        assert algorithm.actor.estimator == MonteCarlo(3)
+        assert algorithm.storage.distribution_params is None
+        assert algorithm.optimizer is optimizer
+        assert [id(p) for p in algorithm.actor.parameters()] == parameters
+        before, after = pairs[1]
+        assert same(before[0], after[0])
+        assert same(before[1], after[1])
+        assert len(before[1]) > 0
+        assert algorithm.learning_rate == optimizer.param_groups[0]["lr"] == expected
+
+        rollout(algorithm, env)
+        assert algorithm.storage.distribution_params == ()
+        losses = algorithm.update()
+        assert all(math.isfinite(value) for value in losses.values())
+        assert losses["skipped_steps"] == 0
+        assert not same(weights(algorithm), after[0])
+        assert algorithm.actor.estimator == MonteCarlo(3)
+
+    def test_level_and_plateau(self):
+        """Flat progress, for a learning rate of 0 leaves the policy as it is; the level decides."""
+        env = TurningEnv()
+        algorithm = construct("p3(2)", env, plateau_window=2, schedule="fixed", learning_rate=0.0)
+        algorithm.estimators.plateau.tolerance = math.inf
+        for level, estimator in ((4.0, MomentMatching()), (4.0, MomentMatching()), (4.5, MonteCarlo(2))):
+            with torch.inference_mode():
+                obs = env.get_observations()
+                for _ in range(8):
+                    obs, reward, done, extras = env.step(algorithm.act(obs))
+                    extras["log"] = {"curriculum/level": level}
+                    algorithm.process_env_step(obs, reward, done, extras)
+                algorithm.compute_returns(obs)
+            algorithm.update()
+            assert algorithm.actor.estimator == estimator
+
+
+class TestCheckpoint:
+    @pytest.mark.parametrize(
+        ("method", "settings"),
+        [
+            ("mm", {}),
+            ("vae", {}),
+            ("p3(2)", {"switch_at": 1}),
+            ("p3(2)", {"switch_at": 3}),
+            ("p3(2)", {"plateau_window": 3}),
+        ],
+    )
+    def test_continues_identically(self, method, settings):
+        """Two iterations, saved; the third and fourth of the saved one and of a restored other one are the same."""
+        env = TurningEnv()
+        first = construct(method, env, **settings)
+        first.estimators.plateau.tolerance = math.inf  # the plateau comes as soon as the window is full
+        for _ in range(2):
+            rollout(first, env)
+            first.update()
+        first.skipped_steps = 3
+        file = io.BytesIO()
+        torch.save(first.save(), file)
+        file.seek(0)
+        torch.manual_seed(99)
+        second = construct(method, TurningEnv(seed=5), **settings)
+        second.estimators.plateau.tolerance = math.inf
+        rollout(second, TurningEnv(seed=5))  # a storage that has been used
+        second.storage.clear()
+        assert not same(weights(second), weights(first))
+        assert second.load(torch.load(file, weights_only=True), None, True)
+
+        assert same(weights(second), weights(first))
+        assert same(statistics(second), statistics(first))
+        assert (second.iteration, second.skipped_steps) == (2, 3)
+        assert second.learning_rate == first.learning_rate == second.optimizer.param_groups[0]["lr"]
+        assert second.learning_rate != 1e-3  # has adapted: something to restore
+        for seed in (7, 8):
+            results = []
+            for algorithm in (first, second):
+                env = TurningEnv(seed=seed)
+                torch.manual_seed(seed)
+                rollout(algorithm, env)
+                results.append(algorithm.update())
+            assert results[0] == results[1]
+            assert same(weights(second), weights(first))
+            assert same(adam_state(second), adam_state(first))
+            assert second.actor.estimator == first.actor.estimator
+        assert second.iteration == 4
+        assert first.actor.estimator == {"mm": MomentMatching(), "vae": MonteCarlo(1), "p3(2)": MonteCarlo(2)}[method]
+
+    def test_weights_alone(self):
+        first, _ = trained()
+        second = construct()
+        assert not second.load(first.save(), {"actor": True, "critic": True}, True)
+        assert same(weights(second), weights(first))
+        assert second.iteration == 0
+        foreign = {name: value for name, value in first.save().items() if name != "p3_state"}
+        third = construct()
+        third.load(foreign, None, True)
+        assert same(weights(third), weights(first))
+        assert third.iteration == 0
+
+
+class TestNotFinite:
+    @pytest.mark.parametrize("method", ["mm", "mc(2)"])
+    def test_loss(self, method, capsys):
+        algorithm, env = trained(method)
+        before, moments = weights(algorithm), adam_state(algorithm)
+        algorithm.storage.advantages = torch.full_like(algorithm.storage.advantages, math.nan)
+        losses = algorithm.update()
+        assert same(weights(algorithm), before)
+        assert same(adam_state(algorithm), moments)
+        assert losses["skipped_steps"] == algorithm.skipped_steps == 4
+        assert capsys.readouterr().out.count("update 1: the loss is nan; step left out") == 4
+        rollout(algorithm, env)
+        assert algorithm.update()["skipped_steps"] == 0
+        assert algorithm.skipped_steps == 4
+        after = weights(algorithm)
+        assert not same(after, before)
+        assert all(value.isfinite().all() for value in after.values())
+
+    def test_one_row(self):
+        """One minibatch of two has it, in each epoch; the others train."""
+        algorithm, _ = trained()
+        before = weights(algorithm)
+        poisoned = algorithm.storage.advantages.clone()
+        poisoned[3, 4] = math.inf
+        algorithm.storage.advantages = poisoned
+        assert algorithm.update()["skipped_steps"] == 2
+        after = weights(algorithm)
+        assert not same(after, before)
+        assert all(value.isfinite().all() for value in after.values())
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    @pytest.mark.parametrize("name", ["actor.decoder.proprio.2.weight", "actor.log_std", "critic.mlp.2.weight"])
+    def test_gradient(self, name, bad, capsys):
+        algorithm, env = trained()
+        before, moments = weights(algorithm), adam_state(algorithm)
+        network, _, path = name.partition(".")
+        parameter = getattr(algorithm, network).get_parameter(path)
+        hook = parameter.register_hook(lambda gradient: torch.full_like(gradient, bad))
+        losses = algorithm.update()
+        assert same(weights(algorithm), before)
+        assert same(adam_state(algorithm), moments)
+        assert losses["skipped_steps"] == 4
+        hook.remove()
+        rollout(algorithm, env)
+        assert algorithm.update()["skipped_steps"] == 0
+        assert not same(weights(algorithm), before)
+        assert capsys.readouterr().out.count("is not finite; step left out") == 4
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    @pytest.mark.parametrize("name", ["actor.decoder.proprio.2.weight", "actor.log_std", "critic.mlp.2.weight"])
+    def test_the_gradient_is_named(self, name, bad, capsys):
+        algorithm, _ = trained()
+        network, _, path = name.partition(".")
+        parameter = getattr(algorithm, network).get_parameter(path)
+        parameter.register_hook(lambda gradient: torch.full_like(gradient, bad))
+        algorithm.update()
+        assert capsys.readouterr().out.count(f"gradient of {name} is not finite; step left out") == 4
+
+    def test_one_step(self):
+        algorithm, _ = trained()
+        before, calls = weights(algorithm), []
+
+        def hook(gradient: Tensor) -> Tensor:
+            calls.append(None)
+            return torch.full_like(gradient, math.nan) if len(calls) == 2 else gradient
+
+        algorithm.actor.encoder.scan_head.weight.register_hook(hook)
+        losses = algorithm.update()
+        assert len(calls) == 4
+        assert losses["skipped_steps"] == 1
+        after = weights(algorithm)
+        assert not same(after, before)
+        assert all(value.isfinite().all() for value in after.values())
+
+
+class TestLearningRate:
+    @pytest.mark.parametrize(
+        ("kl", "rate"), [(0.03, 1e-3 / 1.5), (0.015, 1e-3), (0.004, 1.5e-3), (-0.1, 1.5e-3), (math.nan, 1e-3)]
+    )
+    def test_follows_the_kl(self, kl, rate):
+        algorithm = construct(desired_kl=0.01)
+        algorithm._adapt_learning_rate(torch.tensor(kl))
+        assert algorithm.learning_rate == algorithm.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+
+    @pytest.mark.parametrize(("start", "kl", "end"), [(1.2e-5, 1.0, 1e-5), (9e-3, 0.0, 1e-2)])
+    def test_bounds(self, start, kl, end):
+        algorithm = construct(learning_rate=start)
+        for _ in range(3):
+            algorithm._adapt_learning_rate(torch.tensor(kl))
+        assert algorithm.learning_rate == end
+
+    def test_fixed(self):
+        algorithm, _ = trained(schedule="fixed")
+        algorithm.update()
+        assert algorithm.learning_rate == 1e-3
+
+
+class TestConstruction:
+    @pytest.mark.parametrize("name", ["rnd_cfg", "symmetry_cfg"])
+    def test_unsupported(self, name):
+        with pytest.raises(ValueError, match=rf"{name}: not supported by P3PPO, expected None"):
+            construct(**{name: {"weight": 1.0}})
+
+    def test_no_velocity(self):
+        with pytest.raises(ValueError, match=r"observations: expected the group 'speed' with the true velocity"):
+            construct(velocity_group="speed")
+
+    def test_the_callers_config_stays(self):
+        env, given = TurningEnv(), config("p3(2)", switch_at=1)
+        before = copy.deepcopy(given)
+        P3PPO.construct_algorithm(env.get_observations(), env, given, "cpu")
+        assert given == before
+
+    @pytest.mark.parametrize(
+        ("method", "estimator"), [("mm", MomentMatching()), ("vae", MonteCarlo(1)), ("p3", MomentMatching())]
+    )
+    def test_first_estimator(self, method, estimator):
+        assert construct(method).actor.estimator == estimator
+
+    def test_one_optimiser_for_everything(self):
+        algorithm = construct()
+        (group,) = algorithm.optimizer.param_groups
+        everything = [*algorithm.actor.parameters(), *algorithm.critic.parameters()]
+        assert {id(p) for p in group["params"]} == {id(p) for p in everything}
+        assert len(group["params"]) == len(everything)
+        assert group["lr"] == 1e-3
+
+    def test_advantages_normalised_per_minibatch(self):
+        """rsl_rl's option: the stored advantages are then raw, each minibatch normalises its own."""
+        algorithm, _ = trained(normalize_advantage_per_mini_batch=True, schedule="fixed", learning_rate=0.0)
+        algorithm.storage.advantages = 100.0 + algorithm.storage.advantages
+        assert abs(algorithm.update()["surrogate"]) < 1e-3
+
+
+class TestRunner:
+    """Inside rsl_rl's own runner, found by name."""
+
+    @pytest.mark.parametrize("with_final", [True, False])
+    @pytest.mark.parametrize(("method", "settings"), [("mm", {}), ("vae", {}), ("p3(2)", {"switch_at": 1})])
+    def test_learns(self, method, settings, with_final, tmp_path):
+        given = config(method, **settings)
+        runner = OnPolicyRunner(TurningEnv(with_final=with_final), given, log_dir=None)
+        assert type(runner.alg) is P3PPO
+        before = weights(runner.alg)
+        runner.learn(2, init_at_random_ep_len=True)
+        after = weights(runner.alg)
+        assert runner.alg.iteration == 2
+        assert runner.alg.skipped_steps == 0
+        for name, value in after.items():
+            assert value.isfinite().all(), name
+            assert not torch.equal(value, before[name]), name
+        assert runner.alg.actor.estimator == {"mm": MomentMatching(), "vae": MonteCarlo(1)}.get(method, MonteCarlo(2))
+
+        path = str(tmp_path / "model.pt")
+        runner.save(path)
+        other = OnPolicyRunner(TurningEnv(), config(method, **settings), log_dir=None)
+        other.load(path)
+        assert same(weights(other.alg), after)
+        assert other.alg.iteration == 2
+        obs = observations(5)
+        policy = other.get_inference_policy()
+        assert torch.equal(policy(obs), policy(obs))
+        assert torch.equal(policy(obs), runner.alg.actor.act_at_mean(obs))
+
+    def test_export(self, tmp_path):
+        runner = OnPolicyRunner(TurningEnv(), config(), log_dir=None)
+        runner.learn(1)
+        runner.export_policy_to_jit(str(tmp_path))
+        obs = observations(5)
+        got = torch.jit.load(tmp_path / "policy.pt")(obs["proprio"], obs["history"], obs["extero"])
+        torch.testing.assert_close(got, runner.alg.actor.act_at_mean(obs), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,248 @@
+"""A run from the command line: trains, saves, continues exactly, reports, and says what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+from trainer import cli
+from trainer.checkpoint import FORMAT, VERSION, latest_checkpoint, load_checkpoint, save_checkpoint
+from trainer.config import ModelConfig, PpoConfig, TrainConfig, load_config, resolve, rsl_rl_config, save_config
+from trainer.metrics import read_metrics
+from trainer.runner import Runner
+
+SMALL = [
+    *("--task", "walker-parkour", "--num-envs", "8", "--ppo.num-steps-per-env", "8", "--num-threads", "1"),
+    *("--model.hidden-dims", "16", "16", "--no-tensorboard"),
+]
+
+
+def train(run_dir, *arguments):
+    return cli.main(["train", *SMALL, "--run-dir", str(run_dir), *arguments])
+
+
+def small(run_dir, method="p3", iterations=6, **options):
+    config = TrainConfig(
+        task="walker-parkour",
+        method=method,
+        num_envs=6,
+        iterations=iterations,
+        run_dir=run_dir,
+        num_threads=1,
+        tensorboard=False,
+        ppo=PpoConfig(num_steps_per_env=6),
+        model=ModelConfig(hidden_dims=(16, 16)),
+        **options,
+    )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return Runner(resolve(config))
+
+
+def flattened(value, prefix=""):
+    """Every leaf of nested dicts and lists, by its path."""
+    if isinstance(value, dict):
+        return {k: v for name, item in value.items() for k, v in flattened(item, f"{prefix}/{name}").items()}
+    if isinstance(value, list | tuple):
+        return {k: v for i, item in enumerate(value) for k, v in flattened(item, f"{prefix}/{i}").items()}
+    return {prefix: value}
+
+
+def assert_same(ours, theirs):
+    ours, theirs = flattened(ours), flattened(theirs)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        if "seconds" in name:
+            continue
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, theirs[name]), name
+        else:
+            assert value == theirs[name], name
+
+
+def test_training_from_the_command_line(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train(run, "--iterations", "3", "--method", "p3", "--switch-at", "2", "--save-interval", "2") == 0
+    output = capsys.readouterr()
+    assert f"report: {run / 'report.html'}" in output.out
+    assert "iteration 3/3" in output.err
+    assert "from moment matching to Monte Carlo" in output.err
+    assert sorted(path.name for path in run.iterdir()) == [
+        "config.json",
+        "metrics.jsonl",
+        "model_2.pt",
+        "model_3.pt",
+        "report.html",
+    ]
+    rows = read_metrics(run)
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert [row["estimator/num_samples"] for row in rows] == [0, 0, 15]
+    for name in ("loss/kl", "loss/surrogate", "loss/proprio", "curriculum/level", "speed/steps_per_second"):
+        assert all(math.isfinite(row[name]) for row in rows), name
+    assert json.loads((run / "config.json").read_text())["ppo"]["entropy_coef"] == 0.001
+
+
+@pytest.mark.parametrize("method", ["mm", "vae", "mc(3)", "p3(2)"])
+def test_resumed_equals_uninterrupted(tmp_path, method):
+    options = {"switch_at": 3} if method.startswith("p3") else {}
+    whole = small(tmp_path / "whole", method, 6, **options)
+    whole.learn(quiet=True)
+    part = small(tmp_path / "part", method, 4, **options)
+    part.learn(quiet=True)
+    rest = small(tmp_path / "part", method, 6, **options)
+    torch.manual_seed(999)  # what the process did before must not matter
+    assert rest.restore() == tmp_path / "part" / "model_4.pt"
+    rest.learn(quiet=True)
+    assert_same(
+        load_checkpoint(tmp_path / "whole" / "model_6.pt"),
+        load_checkpoint(tmp_path / "part" / "model_6.pt"),
+    )
+    first, second = (read_metrics(tmp_path / name) for name in ("whole", "part"))
+    assert len(first) == len(second) == 6
+    for ours, theirs in zip(first, second, strict=True):
+        assert {k: v for k, v in ours.items() if not k.startswith(("speed", "time"))} == {
+            k: v for k, v in theirs.items() if not k.startswith(("speed", "time"))
+        }
+
+
+def test_resume_from_the_command_line_counts_iterations_from_the_beginning(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train(run, "--iterations", "2") == 0
+    assert cli.main(["train", "--run-dir", str(run), "--resume", "--iterations", "4"]) == 0
+    assert "continuing from" in capsys.readouterr().out
+    assert latest_checkpoint(run).name == "model_4.pt"
+    assert [row["iteration"] for row in read_metrics(run)] == [1, 2, 3, 4]
+    assert cli.main(["train", "--run-dir", str(run), "--resume"]) == 0  # nothing left to do
+    assert latest_checkpoint(run).name == "model_4.pt"
+
+
+def test_ctrl_c_saves_and_leaves_a_report(tmp_path, capsys, monkeypatch):
+    run = tmp_path / "run"
+    original = Runner.step
+
+    def interrupted(self):
+        if self.iteration == 2:
+            raise KeyboardInterrupt
+        return original(self)
+
+    monkeypatch.setattr(Runner, "step", interrupted)
+    assert train(run, "--iterations", "5") == 130
+    assert latest_checkpoint(run).name == "model_2.pt"
+    assert (run / "report.html").exists()
+    assert "--resume" in capsys.readouterr().out
+
+
+def test_time_limit_stops_with_everything_saved(tmp_path):
+    run = tmp_path / "run"
+    assert train(run, "--iterations", "500", "--max-minutes", "0.0001") == 0
+    assert latest_checkpoint(run).name == "model_1.pt"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "g1-flatt"], "--task: no task 'g1-flatt'"),
+        (["--method", "mcmc"], "method: expected mm, mc, mc(N), vae, p3 or p3(N), got 'mcmc'"),
+        (["--num-envs", "0"], "--num-envs: expected at least 1, got 0"),
+        (["--iterations", "0"], "--iterations: expected at least 1, got 0"),
+        (["--switch-at", "-1"], "--switch-at: expected an iteration >= 0, got -1"),
+        (["--switch-at", "1", "--switch-on-plateau"], "exclude each other"),
+        (["--ppo.gamma", "1.5"], "--ppo.gamma: expected 0.0 to 1.0, got 1.5"),
+        (["--ppo.num-mini-batches", "1000"], "--ppo.num-mini-batches: 1000 is more than the rollout's 64 samples"),
+        (["--ppo.learning-rate", "0"], "--ppo.learning-rate: expected a positive number"),
+        (["--max-minutes", "-3"], "--max-minutes: expected a positive number"),
+        (["--resume"], "--resume: no config.json in"),
+    ],
+)
+def test_wrong_settings_are_one_line_that_names_them(tmp_path, capsys, arguments, message):
+    assert train(tmp_path / "run", *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_a_run_is_not_overwritten(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train(run, "--iterations", "1") == 0
+    assert train(run, "--iterations", "1") == 2
+    assert "holds a run; add --resume to continue it" in capsys.readouterr().err
+
+
+def test_evaluation_and_report_of_a_run(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train(run, "--iterations", "1") == 0
+    numbers = tmp_path / "numbers.json"
+    arguments = ["eval", str(run), "--episodes", "4", "--seconds", "0.5", "--json", str(numbers)]
+    assert cli.main([*arguments, "--latent", "mean", "sample", "policy"]) == 0
+    result = json.loads(numbers.read_text())
+    assert result["checkpoint"] == "model_1.pt"
+    for latent in ("mean", "sample", "policy"):
+        assert 0 <= result[latent]["survival"] <= 1
+        assert 0 < result[latent]["lifetime"] <= 0.5 + 1e-6
+    assert result["mean"] != result["policy"]
+    capsys.readouterr()
+    assert cli.main(["eval", str(tmp_path / "nothing")]) == 2
+    assert "no run in" in capsys.readouterr().err
+    assert cli.main(["report", str(run)]) == 0
+
+
+def test_config_round_trip_and_presets(tmp_path):
+    config = resolve(TrainConfig(task="g1-parkour", preset="paper"))
+    assert (config.num_envs, config.iterations, config.switch_at) == (4096, 8000, 7000)
+    assert (config.ppo.entropy_coef, config.model.hidden_dims) == (0.01, (512, 256, 128))
+    save_config(config, tmp_path / "config.json")
+    assert load_config(tmp_path / "config.json") == config
+    cpu = resolve(TrainConfig())
+    assert cpu.num_envs == 256
+    assert rsl_rl_config(cpu)["algorithm"]["class_name"] == "trainer.algorithms:P3PPO"
+    unresolved = TrainConfig()
+    resolve(unresolved)
+    assert unresolved == TrainConfig()  # the caller's is left alone
+    plateau = resolve(dataclasses.replace(TrainConfig(), switch_on_plateau=True))
+    assert plateau.switch_at is None
+
+
+def test_checkpoints_that_are_not_ours_are_refused_by_what_they_are(tmp_path):
+    good = tmp_path / "model_1.pt"
+    save_checkpoint(good, {"task": "t", "values": torch.arange(1000)})
+    assert torch.equal(load_checkpoint(good)["values"], torch.arange(1000))
+    whole = good.read_bytes()
+
+    def refused(content: bytes, message: str):
+        path = tmp_path / "model_2.pt"
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            load_checkpoint(path)
+
+    refused(whole[: len(whole) // 2], "damaged, cut off or foreign")
+    refused(b"", "damaged, cut off or foreign")
+    refused(b"not a checkpoint at all", "damaged, cut off or foreign")
+    foreign = tmp_path / "foreign.pt"
+    torch.save({"model_state_dict": {}}, foreign)
+    refused(foreign.read_bytes(), "not a checkpoint of this trainer")
+    torch.save({"format": FORMAT, "version": VERSION + 1}, foreign)
+    refused(foreign.read_bytes(), f"checkpoint version {VERSION + 1}; this trainer reads up to {VERSION}")
+    torch.save({"format": FORMAT, "version": VERSION, "code": print}, foreign)
+    refused(foreign.read_bytes(), "damaged, cut off or foreign")
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        load_checkpoint(tmp_path / "model_7.pt")
+    assert not list(tmp_path.glob(".*tmp"))
+
+
+def test_the_latest_checkpoint_is_by_number(tmp_path):
+    for name in ("model_9.pt", "model_10.pt", "model_x.pt", "other_11.pt"):
+        (tmp_path / name).touch()
+    assert latest_checkpoint(tmp_path).name == "model_10.pt"
+    assert latest_checkpoint(tmp_path / "nothing") is None
+
+
+def test_another_tasks_checkpoint_is_refused(tmp_path):
+    runner = small(tmp_path / "run")
+    path = runner.save()
+    content = load_checkpoint(path)
+    save_checkpoint(path, {**content, "task": "g1-flat"})
+    with pytest.raises(ValueError, match="of task 'g1-flat', this run is 'walker-parkour'"):
+        runner.restore()
