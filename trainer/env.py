@@ -107,9 +107,9 @@ class LocomotionEnv(VecEnv):
         self._advance()
         reward, terms = task.reward(self.state, episode)
         reward = torch.where(broken, 0.0, reward)
-        self._episode_return += reward
-
         terminated = task.terminated(self.state) | broken
+        reward = reward - task.config.fall_penalty * (terminated & ~broken)
+        self._episode_return += reward
         traversed = self._traversed()
         timed_out = (episode.step >= task.max_steps) | traversed | self._left_tile()
         timed_out &= ~terminated

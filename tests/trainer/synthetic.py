@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from typing import Any
 
 import torch
@@ -102,8 +100,7 @@ def config(method: str = "mm", *, steps: int = 8, **algorithm: Any) -> dict[str,
 def construct(method: str = "mm", env: VecEnv | None = None, *, steps: int = 8, **algorithm: Any) -> P3PPO:
     """The algorithm of `config`, its actor's last layer scaled up so that the latent matters to the action."""
     env = env or TurningEnv()
-    with contextlib.redirect_stdout(io.StringIO()):  # rsl_rl prints its observation sets
-        made = P3PPO.construct_algorithm(env.get_observations(), env, config(method, steps=steps, **algorithm), "cpu")
+    made = P3PPO.construct_algorithm(env.get_observations(), env, config(method, steps=steps, **algorithm), "cpu")
     made.train_mode()
     with torch.no_grad():
         made.actor.mlp[-1].weight.mul_(10.0)

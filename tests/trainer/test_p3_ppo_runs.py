@@ -256,6 +256,15 @@ class TestConstruction:
         with pytest.raises(ValueError, match=r"observations: expected the group 'speed' with the true velocity"):
             construct(velocity_group="speed")
 
+    def test_no_observation_set(self):
+        env, given = TurningEnv(), config()
+        given["obs_groups"]["critic"] = ["proprio", "secret"]
+        with pytest.raises(ValueError, match=r"obs_groups\['critic'\]: the environment has no group \['secret'\]"):
+            P3PPO.construct_algorithm(env.get_observations(), env, given, "cpu")
+        del given["obs_groups"]["critic"]
+        with pytest.raises(ValueError, match=r"obs_groups: expected the observation set 'critic', got \['actor'\]"):
+            P3PPO.construct_algorithm(env.get_observations(), env, given, "cpu")
+
     def test_the_callers_config_stays(self):
         env, given = TurningEnv(), config("p3(2)", switch_at=1)
         before = copy.deepcopy(given)

@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def can_render() -> bool:
     program = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 32, 32).render()"
     environment = os.environ | {"MUJOCO_GL": "egl"}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 def p3(*arguments, **environment):

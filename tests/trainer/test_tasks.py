@@ -104,7 +104,9 @@ def test_scan_points_are_rows_of_y_and_columns_of_x():
 
 def test_rotations_against_known_turns():
     quarter = quaternion((0, 0, 1), math.pi / 2)[None]
-    assert torch.allclose(rotate_inverse(quarter, torch.tensor([[0.0, 1.0, 0.0]])), torch.tensor([[1.0, 0, 0]]), atol=1e-6)
+    assert torch.allclose(
+        rotate_inverse(quarter, torch.tensor([[0.0, 1.0, 0.0]])), torch.tensor([[1.0, 0, 0]]), atol=1e-6
+    )
     assert yaw_of(quarter).item() == pytest.approx(math.pi / 2)
     generator = torch.Generator().manual_seed(0)
     quats = torch.nn.functional.normalize(torch.randn(50, 4, generator=generator), dim=-1)
@@ -129,6 +131,7 @@ def test_rewards_by_hand(task):
         return TERMS[name](state, episode, context).tolist()
 
     assert value("track_velocity") == pytest.approx([1.0, math.exp(-1), math.exp(-1)])
+    assert value("progress") == pytest.approx([1.0, 0.0, 1.0])
     assert value("vertical_velocity") == pytest.approx([0.0, 0.09, 0.0])
     assert value("alive") == [1.0] * 3
     assert value("upright") == pytest.approx([1.0] * 3)
@@ -195,9 +198,10 @@ def test_commands_stay_in_range_and_some_stand():
     command, steps = task.sample_command(5000, torch.Generator().manual_seed(0))
     config = task.config
     for column, (low, high) in enumerate((config.command_x, config.command_y, config.command_yaw)):
-        assert command[:, column].min() >= low
-        assert command[:, column].max() <= high
-    assert (command == 0).all(-1).float().mean().item() == pytest.approx(0.1, abs=0.02)
+        moving = command[(command != 0).any(-1), column]
+        assert moving.min() >= low
+        assert moving.max() <= high
+    assert (command == 0).all(-1).float().mean().item() == pytest.approx(0.05, abs=0.01)
     assert steps.min() >= 200
     assert steps.max() <= 400
 

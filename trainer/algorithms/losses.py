@@ -12,7 +12,7 @@ from trainer.models.networks import Latent
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
     """-mean min(r A, clip(r, 1 ± clip) A) of log r [B] and A [B]."""
-    ratio = log_ratio.exp()
+    ratio = log_ratio.clamp(max=80.0).exp()
     return -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
 
 

@@ -94,6 +94,7 @@ class P3PPO(PPO):
         self.iteration = 0
         self.skipped_steps = 0
         self._level: float | None = None
+        self._rewards = torch.zeros(())
 
     @staticmethod
     def construct_algorithm(obs: TensorDict, env: VecEnv, cfg: dict, device: str) -> P3PPO:
@@ -139,6 +140,7 @@ class P3PPO(PPO):
         before["next_valid"] = 1.0 - dones.view(-1, 1).float()
         step.observations, step.dones = before, dones
         step.rewards = rewards.clone()
+        self._rewards = self._rewards + rewards.mean()
         timed_out = extras.get("time_outs")
         if timed_out is not None and timed_out.any():
             rows = timed_out.to(self.device).bool()
@@ -165,6 +167,10 @@ class P3PPO(PPO):
                 value = self.critic(batch["observations"]).squeeze(-1)
 
                 # PPO on the marginal likelihood
+                if self.normalize_advantage_per_mini_batch:
+                    batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (
+                        batch["advantages"].std() + 1e-8
+                    )
                 log_ratio = log_prob - batch["log_prob"]
                 surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param)
                 clip = self.clip_param if self.use_clipped_value_loss else None
@@ -253,10 +259,11 @@ class P3PPO(PPO):
         return -log_ratio.mean()
 
     def _step(self, loss: Tensor) -> None:
-        norms = [
-            nn.utils.clip_grad_norm_(network.parameters(), self.max_grad_norm) for network in (self.actor, self.critic)
-        ]
+        networks = [list(network.parameters()) for network in (self.actor, self.critic)]
+        norms = [nn.utils.get_total_norm(p.grad for p in network if p.grad is not None) for network in networks]
         if torch.isfinite(loss + sum(norms)):
+            for network, norm in zip(networks, norms, strict=True):
+                nn.utils.clip_grads_with_norm_(network, self.max_grad_norm, norm)
             self.optimizer.step()
             return
         self.skipped_steps += 1
@@ -292,8 +299,10 @@ class P3PPO(PPO):
         self.actor.update_normalization(observations)
         self.critic.update_normalization(observations)
         self.iteration += 1
-        if self.estimators.advance(self.iteration, self.storage.rewards.mean().item(), self._level):
+        progress = (self._rewards / self.storage.num_transitions_per_env).item()
+        if self.estimators.advance(self.iteration, progress, self._level):
             self._change_estimator()
+        self._rewards = torch.zeros(())
         self.storage.clear()
 
     def _change_estimator(self) -> None:

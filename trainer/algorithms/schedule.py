@@ -115,5 +115,6 @@ class EstimatorSchedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from `state_dict()`."""
-        self.switched = bool(state["switched"])
+        if self.method.kind == "p3":
+            self.switched = bool(state["switched"])
         self.plateau.load_state_dict(state["plateau"])

@@ -203,9 +203,7 @@ class DeployedPolicy(nn.Module):
         actor: Copied, not shared.
     """
 
-    is_recurrent: bool = False
-    frames: int
-    proprio_size: int
+    is_recurrent = False
 
     def __init__(self, actor: P3Actor) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """The G1's tasks. Reward weights are rates per second; the exponentials lie in [0, 1], so their weights compare.
 
-What each is for: the first group is the task; `alive` and `upright` keep early policies from ending episodes to avoid
+What each is for: the first three are the task, of which `progress` alone tells a robot that stands which way to
+go; `alive`, `upright` and the penalty for a fall make standing better than falling forward with the command, and keep early policies from ending episodes to avoid
 penalties; the rest shape the gait: without `posture` the arms and the waist wander, without `air_time` and `clearance`
 the feet shuffle, without `stance_width` the legs cross.
 """
@@ -17,9 +18,10 @@ G1_FLAT = TaskConfig(
     robot=G1,
     rewards={
         "track_velocity": 2.0,
-        "track_yaw_rate": 1.0,
+        "progress": 1.0,
+        "track_yaw_rate": 0.75,
         "alive": 1.0,
-        "upright": 1.0,
+        "upright": 0.5,
         "height": -10.0,
         "vertical_velocity": -0.5,
         "tilt_rate": -0.05,
@@ -28,12 +30,15 @@ G1_FLAT = TaskConfig(
         "acceleration": -1e-7,
         "action_rate": -0.01,
         "posture": -1.0,
-        "air_time": 2.0,
+        "air_time": 2.5,
         "slip": -0.2,
         "clearance": -2.0,
         "stumble": -0.5,
         "stance_width": -10.0,
     },
+    fall_penalty=2.0,
+    command_x=(0.3, 1.0),
+    standing_fraction=0.05,
     posture={
         ".*_hip_(roll|yaw)_joint": 1.0,
         "waist_.*_joint": 1.0,

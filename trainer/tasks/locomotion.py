@@ -30,7 +30,9 @@ class TaskConfig:
     robot: RobotSpec
     rewards: dict[str, float]
     """Term to weight; see `rewards.py`."""
-    posture: dict[str, float]
+    fall_penalty: float = 0.0
+    """Subtracted once, when an episode ends by a fall."""
+    posture: dict[str, float] = field(default_factory=dict)
     """Joint pattern to weight in the posture term; others 0."""
     proprio: tuple[str, ...] = PROPRIO_TERMS
     history: int = 5

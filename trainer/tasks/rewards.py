@@ -37,13 +37,24 @@ def _moving(episode: Episode) -> Tensor:
     return (episode.command.norm(dim=-1) > 0.1).float()
 
 
-def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """exp(-|error|² / 0.25) of the horizontal velocity in the heading frame."""
+def _planar_velocity(state: RobotState) -> Tensor:
+    """[E, 2]: forward and left, in the heading frame."""
     yaw = yaw_of(state.root_quat)
     forward = state.root_lin_vel[:, 0] * yaw.cos() + state.root_lin_vel[:, 1] * yaw.sin()
     left = -state.root_lin_vel[:, 0] * yaw.sin() + state.root_lin_vel[:, 1] * yaw.cos()
-    error = (episode.command[:, 0] - forward).square() + (episode.command[:, 1] - left).square()
-    return (-error / 0.25).exp()
+    return torch.stack([forward, left], -1)
+
+
+def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """exp(-|error|² / 0.25) of the horizontal velocity in the heading frame."""
+    return (-(episode.command[:, :2] - _planar_velocity(state)).square().sum(-1) / 0.25).exp()
+
+
+def progress(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Velocity along the command as a share of it, in [-1, 1]: a slope even where `track_velocity` is flat."""
+    wanted = episode.command[:, :2]
+    along = (wanted * _planar_velocity(state)).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
+    return along.clamp(-1.0, 1.0) * _moving(episode)
 
 
 def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -148,6 +159,7 @@ TERMS: dict[str, Term] = {
     term.__name__: term
     for term in (
         track_velocity,
+        progress,
         track_yaw_rate,
         alive,
         upright,

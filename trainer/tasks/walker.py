@@ -14,6 +14,7 @@ WALKER_PARKOUR = TaskConfig(
     robot=WALKER,
     rewards={
         "track_velocity": 2.0,
+        "progress": 1.0,
         "alive": 0.5,
         "upright": 0.5,
         "height": -5.0,
@@ -23,7 +24,6 @@ WALKER_PARKOUR = TaskConfig(
         "air_time": 1.0,
         "clearance": -1.0,
     },
-    posture={},
     proprio=("gravity", "command", "joint_pos", "action"),
     command_x=(0.4, 1.0),
     command_y=(0.0, 0.0),
