@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import tyro
 
-from trainer.env import LocomotionEnv
-from trainer.evaluate import action_of, load_policy
-from trainer.tasks import make_task
+if TYPE_CHECKING:
+    from trainer.env import LocomotionEnv
 
 
 @dataclass
@@ -50,7 +49,12 @@ def main(arguments: Sequence[str], prog: str = "p3 play") -> int:
         video = config.run_dir / "play.mp4"
         print(f"no display: rendering to {video}")
     if video is not None:
-        os.environ.setdefault("MUJOCO_GL", "egl")  # before MuJoCo is imported: a window system is not needed
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    # MuJoCo reads MUJOCO_GL when it is imported, so these wait until it is set.
+    from trainer.env import LocomotionEnv  # noqa: PLC0415
+    from trainer.evaluate import action_of, load_policy  # noqa: PLC0415
+    from trainer.tasks import make_task  # noqa: PLC0415
+
     try:
         actor, run, path = load_policy(config.run_dir, config.checkpoint)
         task = make_task(run.task)
@@ -89,12 +93,12 @@ def _record(env: LocomotionEnv, act: Callable[..., Any], config: PlayConfig, pat
     if not path.parent.is_dir():
         raise ValueError(f"--video: no directory {path.parent}")
     scene = _Scene(env)
+    renderer = mujoco.Renderer(scene.model, config.height, config.width)
     size = (config.width, config.height)
     rate = round(1 / env.task.config.control_dt)
     writer = imageio_ffmpeg.write_frames(str(path), size, fps=rate, macro_block_size=2)
     writer.send(None)
     try:
-        renderer = mujoco.Renderer(scene.model, config.height, config.width)
         for _ in _steps(env, act, config.seconds):
             if scene.refresh():
                 renderer.close()

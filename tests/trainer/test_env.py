@@ -61,6 +61,18 @@ def test_falls_terminate_and_are_not_time_outs():
     assert fell > 0
 
 
+def test_a_fall_is_penalised_once():
+    config = replace(TASKS["walker-parkour"], fall_penalty=50.0)
+    env = LocomotionEnv(LocomotionTask(config), 12, num_threads=0)
+    env.episode_length_buf = torch.zeros(12)
+    falls = 0
+    for _ in range(150):
+        _, reward, dones, extras = env.step(torch.zeros(12, 6))
+        assert torch.equal(reward < -25.0, dones & ~extras["time_outs"])
+        falls += int(dones.sum())
+    assert falls > 0
+
+
 def test_episode_reward_is_the_sum_of_its_steps():
     env = walker(1)
     env.episode_length_buf = torch.zeros(1)

@@ -259,11 +259,11 @@ class P3PPO(PPO):
         return -log_ratio.mean()
 
     def _step(self, loss: Tensor) -> None:
-        networks = [list(network.parameters()) for network in (self.actor, self.critic)]
-        norms = [nn.utils.get_total_norm(p.grad for p in network if p.grad is not None) for network in networks]
+        parameters = [list(network.parameters()) for network in (self.actor, self.critic)]
+        norms = [nn.utils.get_total_norm(p.grad for p in part if p.grad is not None) for part in parameters]
         if torch.isfinite(loss + sum(norms)):
-            for network, norm in zip(networks, norms, strict=True):
-                nn.utils.clip_grads_with_norm_(network, self.max_grad_norm, norm)
+            for part, norm in zip(parameters, norms, strict=True):
+                nn.utils.clip_grads_with_norm_(part, self.max_grad_norm, norm)
             self.optimizer.step()
             return
         self.skipped_steps += 1

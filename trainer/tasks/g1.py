@@ -1,9 +1,9 @@
 """The G1's tasks. Reward weights are rates per second; the exponentials lie in [0, 1], so their weights compare.
 
-What each is for: the first three are the task, of which `progress` alone tells a robot that stands which way to
-go; `alive`, `upright` and the penalty for a fall make standing better than falling forward with the command, and keep early policies from ending episodes to avoid
-penalties; the rest shape the gait: without `posture` the arms and the waist wander, without `air_time` and `clearance`
-the feet shuffle, without `stance_width` the legs cross.
+What each is for: the first three are the task, of which `progress` alone tells a robot that stands which way to go;
+`alive`, `upright` and the penalty for a fall make standing better than falling forward with the command, and keep early
+policies from ending episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the
+waist wander, without `air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross.
 """
 
 from __future__ import annotations

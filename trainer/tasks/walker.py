@@ -1,5 +1,8 @@
 """A planar biped on easy courses: the parkour code at a size that learns in minutes on a CPU.
 
+Rocking and shuffling are the easy ways to a velocity for a robot this light: `tilt_rate`, `energy`, `action_rate` and
+`slip` make them dear, `air_time` makes steps pay.
+
 It senses gravity, joint positions and its last action: every velocity is hidden, so the encoder has something to do.
 """
 
@@ -19,9 +22,11 @@ WALKER_PARKOUR = TaskConfig(
         "upright": 0.5,
         "height": -5.0,
         "vertical_velocity": -0.1,
-        "energy": -2e-4,
-        "action_rate": -0.01,
-        "air_time": 1.0,
+        "tilt_rate": -0.1,
+        "energy": -1e-3,
+        "action_rate": -0.05,
+        "air_time": 2.5,
+        "slip": -0.3,
         "clearance": -1.0,
     },
     proprio=("gravity", "command", "joint_pos", "action"),

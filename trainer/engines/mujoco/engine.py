@@ -147,8 +147,8 @@ class MujocoEngine:
         """One control step towards joint targets [E, J].
 
         Returns:
-            The state, and broken [E] bool: environments whose simulation diverged. Their state is the last one, made finite;
-            they must be reset.
+            The state, and broken [E] bool: environments whose simulation diverged. Their state is the last one, made
+            finite; they must be reset.
         """
         self._controls[:, :, self._control] = targets.numpy()[:, None]
         self.simulate(self._models, self._state, self._controls)
