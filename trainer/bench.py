@@ -34,7 +34,9 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
     parser.add_argument("--update", action="store_true", help="seconds of one PPO update by each estimator")
     parser.add_argument("--tasks", nargs="+", default=["g1-flat", "g1-parkour", "walker-parkour"], help="for --engine")
     parser.add_argument("--num-envs", type=int, default=256, help="parallel environments")
-    parser.add_argument("--repeats", type=int, default=3, help="the best of so many")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="of an update the best of so many, of the engine their mean"
+    )
     parser.add_argument("--out", type=Path, help="also write the numbers here, as JSON")
     options = parser.parse_args(list(arguments))
     if options.num_envs < 1 or options.repeats < 1:
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
 def bench_engine(tasks: Sequence[str], num_envs: int, repeats: int, steps: int = 50) -> dict[str, dict[str, float]]:
     """Control steps/s of `mujoco.rollout` alone, and of the environment, on the same states and controls."""
     from trainer.env import LocomotionEnv  # noqa: PLC0415  the kernels' benchmark needs no simulator
+    from trainer.runner import one_thread  # noqa: PLC0415
     from trainer.tasks import make_task  # noqa: PLC0415
 
     print(f"{'task':16} {'simulator':>10} {'with task':>10} {'share':>7}   control steps/s, {num_envs} environments")
@@ -60,24 +63,24 @@ def bench_engine(tasks: Sequence[str], num_envs: int, repeats: int, steps: int =
         env = LocomotionEnv(make_task(name), num_envs, seed=0)
         engine = env.engine
         generator = torch.Generator().manual_seed(0)
-        best = {"simulator": 0.0, "task": 0.0}
+        seconds = {"simulator": 0.0, "task": 0.0}
         for _ in range(repeats):
             actions = 0.5 * torch.randn(steps, num_envs, env.num_actions, generator=generator)
             recorded: list[tuple[list, Any, Any]] = []
-            seconds = 0.0
-            for action in actions:
-                begin = time.perf_counter()
-                env.step(action)
-                seconds += time.perf_counter() - begin
-                recorded.append(engine.current_inputs())
-            best["task"] = max(best["task"], steps * num_envs / seconds)
+            with one_thread():  # as in training
+                for action in actions:
+                    begin = time.perf_counter()
+                    env.step(action)
+                    seconds["task"] += time.perf_counter() - begin
+                    recorded.append(engine.current_inputs())
             begin = time.perf_counter()
             for inputs in recorded:
                 engine.simulate(*inputs)
-            best["simulator"] = max(best["simulator"], steps * num_envs / (time.perf_counter() - begin))
-        share = best["task"] / best["simulator"]
-        print(f"{name:16} {best['simulator']:10.0f} {best['task']:10.0f} {share:7.1%}")
-        results[name] = {**best, "share": share}
+            seconds["simulator"] += time.perf_counter() - begin
+        rates = {kind: repeats * steps * num_envs / value for kind, value in seconds.items()}
+        share = rates["task"] / rates["simulator"]
+        print(f"{name:16} {rates['simulator']:10.0f} {rates['task']:10.0f} {share:7.1%}")
+        results[name] = {**rates, "share": share}
     return results
 
 

@@ -76,6 +76,7 @@ class LocomotionEnv(VecEnv):
             num_envs, robot.num_joints, self.num_actions, len(robot.feet), (config.history, task.proprio_size)
         )
         self._episode_return = torch.zeros(num_envs)
+        self._term_names = [f"reward/{name}" for name in config.rewards]
         everyone = torch.arange(num_envs)
         self.state = self.engine.reset(everyone, *self._draw_start(everyone))
         self._begin(everyone)
@@ -105,8 +106,8 @@ class LocomotionEnv(VecEnv):
         self._push()
         self.state, broken = self.engine.step(task.targets(actions))
         self._advance()
-        reward, terms = task.reward(self.state, episode)
-        reward = torch.where(broken, 0.0, reward)
+        terms = task.reward_terms(self.state, episode)
+        reward = torch.where(broken, 0.0, task.config.control_dt * terms.sum(0))
         terminated = task.terminated(self.state) | broken
         reward = reward - task.config.fall_penalty * (terminated & ~broken)
         self._episode_return += reward
@@ -120,7 +121,7 @@ class LocomotionEnv(VecEnv):
             "time_outs": timed_out,
             "final_observations": final,
             "broken": broken,
-            "log": {f"reward/{name}": value.mean() / task.config.control_dt for name, value in terms.items()},
+            "log": dict(zip(self._term_names, terms.mean(1).tolist(), strict=True)),
         }
         self._observations = final
         if done.any():

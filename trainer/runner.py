@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,17 @@ from trainer.tasks import make_task
 _EPISODES = ("reward", "length", "fell", "traversed")
 _WINDOW = 200
 """Finished episodes that the reported means are over."""
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread: in a rollout its operations are small, and the cores are the simulator's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Runner:
@@ -89,7 +102,7 @@ class Runner:
         terms: dict[str, float] = defaultdict(float)
         count = self.config.ppo.num_steps_per_env
         simulating = 0.0
-        with torch.inference_mode():
+        with torch.inference_mode(), one_thread():
             observations = env.get_observations()
             for _ in range(count):
                 action = algorithm.act(observations)
@@ -101,7 +114,7 @@ class Runner:
                 algorithm.process_env_step(observations, reward, done, extras)
                 self._note(extras)
                 for name, value in extras["log"].items():
-                    terms[name] += float(value) / count
+                    terms[name] += value / count
             algorithm.compute_returns(observations)
         rolled_out = time.perf_counter()
         losses = algorithm.update()

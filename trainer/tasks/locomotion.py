@@ -78,6 +78,7 @@ class LocomotionTask:
         robot = config.robot
         self.default_pos = torch.tensor(robot.default_pos)
         self.action_scale = torch.tensor(robot.action_scale)
+        self._reward_weights = torch.tensor(list(config.rewards.values()))[:, None]
         self.max_steps = round(config.episode_seconds / config.control_dt)
         self.reward_context = RewardContext(
             default_pos=self.default_pos,
@@ -157,14 +158,10 @@ class LocomotionTask:
             "critic": torch.cat(privileged, -1),
         }
 
-    def reward(self, state: RobotState, episode: Episode) -> tuple[Tensor, dict[str, Tensor]]:
-        """Reward [E] of this control step, and its terms, weighted."""
-        dt = self.config.control_dt
-        terms = {
-            name: weight * dt * TERMS[name](state, episode, self.reward_context)
-            for name, weight in self.config.rewards.items()
-        }
-        return torch.stack(list(terms.values())).sum(0), terms
+    def reward_terms(self, state: RobotState, episode: Episode) -> Tensor:
+        """[R, E]: the weighted terms, rates per second, in the order of `config.rewards`."""
+        terms = [TERMS[name](state, episode, self.reward_context) for name in self.config.rewards]
+        return torch.stack(terms) * self._reward_weights
 
     def terminated(self, state: RobotState) -> Tensor:
         """[E] bool: fallen, or fallen into a pit."""

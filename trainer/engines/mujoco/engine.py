@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 
 import mujoco
@@ -16,7 +17,7 @@ import torch
 from mujoco import rollout
 from torch import Tensor
 
-from trainer.engines.mujoco.model import PHYSICS_DT, SensorLayout, build_model, sizes_of
+from trainer.engines.mujoco.model import PHYSICS_DT, SensorLayout, as_slice, build_model, sizes_of
 from trainer.tasks.robots import RobotSpec
 from trainer.tasks.rotation import yaw_of
 from trainer.tasks.scan import scan_points
@@ -56,13 +57,19 @@ class MujocoEngine:
         base = self._pool[0]
         self._layout = SensorLayout(base, robot)
         joints = [base.joint(name) for name in robot.joint_names]
-        self._joint_qpos = np.array([joint.qposadr[0] for joint in joints])
-        self._joint_qvel = np.array([joint.dofadr[0] for joint in joints])
-        self._control = np.array([base.actuator(name).id for name in robot.joint_names])
+        self._joint_qpos = as_slice([joint.qposadr[0] for joint in joints])
+        self._joint_qvel = as_slice([joint.dofadr[0] for joint in joints])
+        self._control = as_slice([base.actuator(name).id for name in robot.joint_names])
         feet = {base.body(name).id for name in robot.feet}
         self._foot_geoms = np.array([g for g in range(base.ngeom) if base.geom_bodyid[g] in feet])
         self._trunk = base.body(robot.trunk).id
-        self._models = [copy.copy(base) for _ in range(num_envs)]
+        self._trunk_chain = [self._trunk]
+        while base.body_parentid[self._trunk_chain[-1]]:
+            self._trunk_chain.append(base.body_parentid[self._trunk_chain[-1]])
+        self._soles = [base.site(f"sole{index}").id for index in range(len(robot.feet))]
+        self._models = [base] * num_envs
+        self._model_tile = [-1] * num_envs
+        self._spare: dict[int, list[mujoco.MjModel]] = defaultdict(list)
         self._data = [mujoco.MjData(base) for _ in range(max(self.num_threads, 1))]
         self._rollout = rollout.Rollout(nthread=self.num_threads)
         self.tile_of = torch.zeros(num_envs, dtype=torch.int64)
@@ -70,10 +77,12 @@ class MujocoEngine:
         self._state = np.zeros((num_envs, mujoco.mj_stateSize(base, _FULL_STATE)))
         self._sensors = np.zeros((num_envs, base.nsensordata))
         self._nq, self._nv = base.nq, base.nv
+        if self._state.shape[1] != 1 + self._nq + self._nv:
+            raise RuntimeError("expected a simulator state of time, positions and velocities alone")
         self._trajectory = np.zeros((num_envs, decimation, self._state.shape[1]))
         self._sensor_trajectory = np.zeros((num_envs, decimation, base.nsensordata))
         self._controls = np.zeros((num_envs, decimation, base.nu))
-        self._half_extent, self._maps = self._rasterise()
+        self._map_origin, self._maps = self._rasterise()
         self._points = scan_points()
 
     def _compile_tiles(self) -> list[mujoco.MjModel]:
@@ -90,12 +99,14 @@ class MujocoEngine:
                 )
         return pool
 
-    def _rasterise(self) -> tuple[tuple[float, float], Tensor]:
+    def _rasterise(self) -> tuple[Tensor, Tensor]:
+        """Height maps [tiles, X, Y] with a border of pit, and the cell coordinates of x = y = 0."""
         if not self.tiles:
-            return (0.0, 0.0), torch.zeros(1, 1, 1)
+            return torch.zeros(2), torch.zeros(1, 1, 1)
         half_extent = (max(t.size[0] for t in self.tiles) / 2, max(t.size[1] for t in self.tiles) / 2)
         maps = [height_map(tile, half_extent, MAP_RESOLUTION) for tile in self.tiles]
-        return half_extent, torch.from_numpy(np.stack(maps))
+        padded = np.pad(np.stack(maps), ((0, 0), (1, 1), (1, 1)), constant_values=PIT_FLOOR)
+        return torch.tensor(half_extent) / MAP_RESOLUTION + 1.0, torch.from_numpy(padded)
 
     def reset(
         self, env_ids: Tensor, tile: Tensor, root_pos: Tensor, yaw: Tensor, joint_pos: Tensor, dynamics: Tensor
@@ -110,38 +121,45 @@ class MujocoEngine:
             joint_pos: [K, J].
             dynamics: [K, 5]: friction, added mass, centre-of-mass offset x, y, z.
         """
-        for row, env in enumerate(env_ids.tolist()):
-            model = copy.copy(self._pool[int(tile[row]) if self.tiles else 0])
-            self._randomise(model, dynamics[row].numpy())
-            self._models[env] = model
-            data = self._data[0]
-            mujoco.mj_resetData(model, data)
-            if self.robot.planar:
-                data.qpos[:3] = root_pos[row, 0], root_pos[row, 2], 0.0
-            else:
-                data.qpos[:3] = root_pos[row]
-                half = 0.5 * float(yaw[row])
-                data.qpos[3:7] = np.cos(half), 0.0, 0.0, np.sin(half)
-            data.qpos[self._joint_qpos] = joint_pos[row]
-            data.ctrl[self._control] = joint_pos[row]
-            mujoco.mj_forward(model, data)
-            mujoco.mj_getState(model, data, self._state[env], _FULL_STATE)
-            self._sensors[env] = data.sensordata
+        rows = env_ids.numpy()
+        qpos = np.zeros((len(rows), self._nq))
+        if self.robot.planar:
+            qpos[:, 0], qpos[:, 1] = root_pos[:, 0], root_pos[:, 2]
+        else:
+            qpos[:, :3] = root_pos
+            qpos[:, 3], qpos[:, 6] = torch.cos(0.5 * yaw), torch.sin(0.5 * yaw)
+        qpos[:, self._joint_qpos] = joint_pos
+        self._state[rows] = 0.0
+        self._state[rows, 1 : 1 + self._nq] = qpos
+        self._sensors[rows] = 0.0
+        data = self._data[0]
+        for row, env in enumerate(rows.tolist()):
+            model = self._prepare(env, int(tile[row]), dynamics[row].tolist())
+            data.qpos[:] = qpos[row]
+            mujoco.mj_kinematics(model, data)  # of all sensors, a robot at rest in the air has foot positions alone
+            self._sensors[env, self._layout.foot_pos] = data.site_xpos[self._soles].ravel()
         self.tile_of[env_ids] = tile
         self.dynamics[env_ids] = dynamics
         return self._read(env_ids)
 
-    def _randomise(self, model: mujoco.MjModel, dynamics: np.ndarray) -> None:
-        friction, mass, *offset = dynamics.astype(float)
+    def _prepare(self, env: int, tile: int, dynamics: Sequence[float]) -> mujoco.MjModel:
+        """The model of `env`, on the tile and with the dynamics of its new episode."""
+        base = self._pool[tile if self.tiles else 0]
+        if self._model_tile[env] != tile:
+            # Models go from robot to robot as tiles do: a copy is made only when there is none to spare.
+            if self._model_tile[env] >= 0:
+                self._spare[self._model_tile[env]].append(self._models[env])
+            spare = self._spare[tile]
+            self._models[env], self._model_tile[env] = spare.pop() if spare else copy.copy(base), tile
+        model, trunk = self._models[env], self._trunk
+        friction, mass, *offset = dynamics
         model.geom_friction[self._foot_geoms, 0] = friction
-        before = model.body_mass[self._trunk]
-        model.body_mass[self._trunk] = before + mass
-        model.body_inertia[self._trunk] *= (before + mass) / before
-        model.body_ipos[self._trunk] += offset
-        body = self._trunk
-        while body:  # what mj_setConst would do for the trunk and the bodies above it
-            model.body_subtreemass[body] += mass
-            body = model.body_parentid[body]
+        model.body_mass[trunk] = base.body_mass[trunk] + mass
+        model.body_inertia[trunk] = base.body_inertia[trunk] * (1.0 + mass / base.body_mass[trunk])
+        model.body_ipos[trunk] = base.body_ipos[trunk] + offset
+        # What mj_setConst would do for the trunk and the bodies above it.
+        model.body_subtreemass[self._trunk_chain] = base.body_subtreemass[self._trunk_chain] + mass
+        return model
 
     def step(self, targets: Tensor) -> tuple[RobotState, Tensor]:
         """One control step towards joint targets [E, J].
@@ -226,11 +244,11 @@ class MujocoEngine:
         """[K, M]: height of the tiles [K] at points [K, M, 2]; the pit's floor outside them."""
         if not self.tiles:
             return torch.zeros(points.shape[:-1])
-        x = ((points[..., 0] + self._half_extent[0]) / MAP_RESOLUTION).floor().long()
-        y = ((points[..., 1] + self._half_extent[1]) / MAP_RESOLUTION).floor().long()
-        inside = (x >= 0) & (x < self._maps.shape[1]) & (y >= 0) & (y < self._maps.shape[2])
-        x, y = x.clamp(0, self._maps.shape[1] - 1), y.clamp(0, self._maps.shape[2] - 1)
-        return torch.where(inside, self._maps[tile[:, None], x, y], PIT_FLOOR)
+        _, rows, columns = self._maps.shape
+        # The maps have a border of one cell, which is pit: whatever lies outside is clamped into it.
+        cell = points * (1.0 / MAP_RESOLUTION) + self._map_origin
+        x, y = cell[..., 0].clamp(0, rows - 1).long(), cell[..., 1].clamp(0, columns - 1).long()
+        return self._maps.flatten().take(tile[:, None] * (rows * columns) + x * columns + y)
 
     def model_of(self, env: int, *, visual: bool = False) -> mujoco.MjModel:
         """The model environment `env` runs; with `visual`, one with meshes and light for a picture of it."""
@@ -260,7 +278,5 @@ class MujocoEngine:
         self.tile_of.copy_(state["tile_of"])
         self.dynamics.copy_(state["dynamics"])
         for env in range(self.num_envs):
-            model = copy.copy(self._pool[int(self.tile_of[env]) if self.tiles else 0])
-            self._randomise(model, self.dynamics[env].numpy())
-            self._models[env] = model
+            self._prepare(env, int(self.tile_of[env]), self.dynamics[env].tolist())
         return self._read(slice(None))

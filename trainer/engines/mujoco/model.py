@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import mujoco
@@ -120,13 +121,18 @@ def _add_sensors(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     """Foot positions, foot velocities, foot forces, trunk touches, joint torques: `SensorLayout` reads them back."""
     site, joint = mujoco.mjtObj.mjOBJ_SITE, mujoco.mjtObj.mjOBJ_ACTUATOR
     kinds = mujoco.mjtSensor
+    feet = range(len(robot.feet))
     for index, foot in enumerate(robot.feet):
         body = spec.body(foot)
         body.add_site(name=f"sole{index}", pos=robot.sole, size=[0.01, 0.01, 0.01])
         # A touch sensor counts contacts of its body inside its site: large enough for the whole foot.
         body.add_site(name=f"foot{index}", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.5, 0, 0], rgba=[0, 0, 0, 0])
+    # One kind after the other, so that each can be read as one block.
+    for index in feet:
         spec.add_sensor(name=f"foot_pos{index}", type=kinds.mjSENS_FRAMEPOS, objtype=site, objname=f"sole{index}")
+    for index in feet:
         spec.add_sensor(name=f"foot_vel{index}", type=kinds.mjSENS_FRAMELINVEL, objtype=site, objname=f"sole{index}")
+    for index in feet:
         spec.add_sensor(name=f"foot_force{index}", type=kinds.mjSENS_TOUCH, objtype=site, objname=f"foot{index}")
     for index, name in enumerate(_TRUNK_BODIES[robot.name]):
         body = spec.body(name)
@@ -161,9 +167,9 @@ class SensorLayout:
     """Where in `sensordata` the quantities of `_add_sensors` are."""
 
     def __init__(self, model: mujoco.MjModel, robot: RobotSpec) -> None:
-        def columns(*names: str) -> np.ndarray:
+        def columns(*names: str) -> slice | np.ndarray:
             found = [model.sensor(name) for name in names]
-            return np.concatenate([np.arange(s.adr[0], s.adr[0] + s.dim[0]) for s in found])
+            return as_slice([column for s in found for column in range(s.adr[0], s.adr[0] + s.dim[0])])
 
         feet, trunks = range(len(robot.feet)), range(len(_TRUNK_BODIES[robot.name]))
         self.foot_pos = columns(*(f"foot_pos{i}" for i in feet))
@@ -171,6 +177,14 @@ class SensorLayout:
         self.foot_force = columns(*(f"foot_force{i}" for i in feet))
         self.trunk_touch = columns(*(f"trunk_touch{i}" for i in trunks))
         self.torque = columns(*(f"torque_{name}" for name in robot.joint_names))
+
+
+def as_slice(columns: Sequence[int]) -> slice | np.ndarray:
+    """The columns as a slice where they are consecutive: reading it makes no copy."""
+    first = int(columns[0])
+    if list(columns) == list(range(first, first + len(columns))):
+        return slice(first, first + len(columns))
+    return np.array(columns)
 
 
 def sizes_of(model: mujoco.MjModel) -> dict[str, int]:
