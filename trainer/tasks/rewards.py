@@ -73,8 +73,8 @@ def upright(state: RobotState, episode: Episode, context: RewardContext) -> Tens
 
 
 def height(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Squared error of the root's height above the lower foot's ground."""
-    above = state.root_pos[:, 2] - state.foot_ground.amin(-1)
+    """Squared error of the root's height above the higher foot's ground: a foot over a gap does not count."""
+    above = state.root_pos[:, 2] - state.foot_ground.amax(-1)
     return (above - context.standing_height).square()
 
 

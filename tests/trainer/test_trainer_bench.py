@@ -1,0 +1,49 @@
+"""`p3 bench --engine` and `--update`: they run, compare like with like, and write what they print."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from p3kernels import MonteCarlo
+from trainer import cli
+from trainer.bench import ExpandedMonteCarlo, bench_update
+
+
+def test_engine_benchmark(tmp_path, capsys):
+    out = tmp_path / "numbers.json"
+    arguments = ["--engine", "--tasks", "walker-parkour", "--num-envs", "4", "--repeats", "1", "--out", str(out)]
+    assert cli.main(["bench", *arguments]) == 0
+    numbers = json.loads(out.read_text())["engine"]["walker-parkour"]
+    assert numbers["share"] == pytest.approx(numbers["task"] / numbers["simulator"])
+    assert 0 < numbers["share"] <= 1
+    assert "walker-parkour" in capsys.readouterr().out
+
+
+def test_update_benchmark_times_every_estimator(capsys):
+    results = bench_update(num_envs=2, repeats=1)
+    assert set(results) == {"vae (N = 1)", "mm", "mc(15)", "mc(15), expanded eagerly"}
+    assert all(0 < seconds < float("inf") for seconds in results.values())
+    assert "mc(15) / expanded eagerly" in capsys.readouterr().out
+
+
+def test_the_expanded_likelihood_is_the_same_likelihood():
+    torch.manual_seed(0)
+    actor = nn.Sequential(nn.Linear(5, 16), nn.ELU(), nn.Linear(16, 2))
+    arguments = (actor, torch.randn(40, 3), torch.randn(40, 2), torch.rand(40, 2), torch.full((2,), 0.8))
+    action = torch.randn(40, 2)
+    with torch.no_grad():
+        ours = MonteCarlo(4000).policy(*arguments).log_prob(action)
+        theirs = ExpandedMonteCarlo(4000).policy(*arguments).log_prob(action)
+    assert torch.allclose(ours, theirs, atol=0.1)
+    assert not torch.equal(ours, theirs)  # other samples
+
+
+def test_wrong_numbers_are_named(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bench", "--engine", "--num-envs", "0"])
+    assert stop.value.code == 2
+    assert "--num-envs and --repeats: expected at least 1" in capsys.readouterr().err
