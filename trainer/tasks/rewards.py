@@ -51,10 +51,13 @@ def track_velocity(state: RobotState, episode: Episode, context: RewardContext) 
 
 
 def progress(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Velocity along the command as a share of it, in [-1, 1]: a slope even where `track_velocity` is flat."""
+    """Velocity along the command as a share of it, in [-1, 1], times `upright`: falling forward is no progress.
+
+    It has a slope where `track_velocity` is flat, so that a robot that stands knows which way to go.
+    """
     wanted = episode.command[:, :2]
     along = (wanted * _planar_velocity(state)).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
-    return along.clamp(-1.0, 1.0) * _moving(episode)
+    return along.clamp(-1.0, 1.0) * upright(state, episode, context) * _moving(episode)
 
 
 def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
