@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +19,7 @@ from trainer.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.config import TrainConfig, load_config, rsl_rl_config
 from trainer.env import LocomotionEnv
 from trainer.models import P3Actor
-from trainer.tasks import make_task
+from trainer.tasks import LocomotionTask, make_task
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ class EvalConfig:
     """Robots, one episode each."""
     level: int | None = None
     """Fixed terrain level; level 0 by default, on terrains."""
+    pushes: bool = True
+    """Push the robots as in training, every 5 to 10 s."""
     seed: int = 1000
     """Of the episodes; other than the training's."""
     checkpoint: Path | None = None
@@ -122,10 +124,14 @@ def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
     try:
         actor, run, path = load_policy(config.run_dir, config.checkpoint)
         task = make_task(run.task)
+        if not config.pushes:
+            gentle = replace(task.config.dynamics, push_velocity=(0.0, 0.0))
+            task = LocomotionTask(replace(task.config, dynamics=gentle))
         if config.seconds <= 0 or config.episodes < 1:
             raise ValueError("--seconds and --episodes: expected positive numbers")
         level = (config.level or 0) if task.config.terrains else None
-        print(f"{path}: {run.task}, {run.method}, {config.episodes} episodes of {config.seconds:g} s")
+        pushed = "" if config.pushes else ", without pushes"
+        print(f"{path}: {run.task}, {run.method}, {config.episodes} episodes of {config.seconds:g} s{pushed}")
         print(f"{'latent':8} {'survival':>9} {'lifetime s':>11} {'reward':>8} {'distance m':>11}")
         results = {}
         for latent in config.latent:

@@ -183,7 +183,8 @@ def test_evaluation_and_report_of_a_run(tmp_path, capsys):
         assert 0 <= result[latent]["survival"] <= 1
         assert 0 < result[latent]["lifetime"] <= 0.5 + 1e-6
     assert result["mean"] != result["policy"]
-    capsys.readouterr()
+    assert cli.main([*arguments, "--no-pushes"]) == 0
+    assert "without pushes" in capsys.readouterr().out
     assert cli.main(["eval", str(tmp_path / "nothing")]) == 2
     assert "no run in" in capsys.readouterr().err
     assert cli.main(["report", str(run)]) == 0
