@@ -131,6 +131,10 @@ def test_rewards_by_hand(task):
         return TERMS[name](state, episode, context).tolist()
 
     assert value("track_velocity") == pytest.approx([1.0, math.exp(-1), math.exp(-1)])
+    assert value("progress") == [0.0] * 3  # comes in over two seconds
+    episode.step[:] = 50
+    assert value("progress") == pytest.approx([0.5, 0.0, 0.5])
+    episode.step[:] = 500
     assert value("progress") == pytest.approx([1.0, 0.0, 1.0])
     assert value("vertical_velocity") == pytest.approx([0.0, 0.09, 0.0])
     assert value("alive") == [1.0] * 3

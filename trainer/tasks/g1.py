@@ -17,8 +17,8 @@ G1_FLAT = TaskConfig(
     name="g1-flat",
     robot=G1,
     rewards={
-        "track_velocity": 3.0,
-        "progress": 4.0,
+        "track_velocity": 2.0,
+        "progress": 3.0,
         "track_yaw_rate": 0.75,
         "alive": 1.0,
         "upright": 0.5,
@@ -37,6 +37,7 @@ G1_FLAT = TaskConfig(
         "stance_width": -10.0,
     },
     fall_penalty=2.0,
+    progress_ramp=2.0,
     command_x=(0.3, 1.0),
     standing_fraction=0.05,
     posture={

@@ -32,6 +32,8 @@ class TaskConfig:
     """Term to weight; see `rewards.py`."""
     fall_penalty: float = 0.0
     """Subtracted once, when an episode ends by a fall."""
+    progress_ramp: float = 0.0
+    """Seconds of an episode over which the `progress` term comes in."""
     posture: dict[str, float] = field(default_factory=dict)
     """Joint pattern to weight in the posture term; others 0."""
     proprio: tuple[str, ...] = PROPRIO_TERMS
@@ -86,6 +88,7 @@ class LocomotionTask:
             posture_weight=torch.tensor(by_pattern(robot.joint_names, config.posture, default=0.0)),
             standing_height=robot.standing_height,
             control_dt=config.control_dt,
+            progress_ramp=config.progress_ramp,
         )
         sizes = {"ang_vel": 3, "gravity": 3, "command": 3}
         self.proprio_layout = {name: sizes.get(name, robot.num_joints) for name in config.proprio}

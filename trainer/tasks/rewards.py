@@ -28,6 +28,8 @@ class RewardContext:
     """[J]: how much a joint's departure from the stance matters."""
     standing_height: float
     control_dt: float
+    progress_ramp: float
+    """Seconds."""
 
 
 Term = Callable[[RobotState, Episode, RewardContext], Tensor]
@@ -51,13 +53,15 @@ def track_velocity(state: RobotState, episode: Episode, context: RewardContext) 
 
 
 def progress(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Velocity along the command as a share of it, in [-1, 1], times `upright`: falling forward is no progress.
+    """Velocity along the command as a share of it, in [-1, 1]: a slope where `track_velocity` is flat.
 
-    It has a slope where `track_velocity` is flat, so that a robot that stands knows which way to go.
+    Falling forward is no progress: it counts as far as the robot is `upright`, and comes in over the episode's first
+    `progress_ramp` seconds, which a robot that only falls does not live to see.
     """
     wanted = episode.command[:, :2]
     along = (wanted * _planar_velocity(state)).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
-    return along.clamp(-1.0, 1.0) * upright(state, episode, context) * _moving(episode)
+    ramp = (context.control_dt * episode.step / context.progress_ramp).clamp(max=1.0) if context.progress_ramp else 1.0
+    return along.clamp(-1.0, 1.0) * upright(state, episode, context) * _moving(episode) * ramp
 
 
 def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
