@@ -104,17 +104,18 @@ class _Preset:
     mm_share: float
     """Of the iterations, before LSFT."""
     entropy_coef: float
-    init_std: float
+    init_std: dict[str, float]
+    """By task."""
     hidden_dims: tuple[int, ...]
 
 
 _PRESETS = {
     "cpu": _Preset(
         num_envs=256,
-        iterations={"g1-flat": 1200, "g1-parkour": 6000, "walker-parkour": 400},
-        mm_share=0.8,
+        iterations={"g1-flat": 1200, "g1-parkour": 6000, "walker-parkour": 330},
+        mm_share=0.85,
         entropy_coef=0.001,
-        init_std=0.4,
+        init_std={"g1-flat": 0.4, "g1-parkour": 0.4, "walker-parkour": 0.6},
         hidden_dims=(256, 128, 64),
     ),
     "paper": _Preset(
@@ -122,7 +123,7 @@ _PRESETS = {
         iterations={"g1-flat": 3000, "g1-parkour": 8000, "walker-parkour": 2000},
         mm_share=0.875,
         entropy_coef=0.01,
-        init_std=1.0,
+        init_std=dict.fromkeys(TASKS, 1.0),
         hidden_dims=(512, 256, 128),
     ),
 }
@@ -142,7 +143,7 @@ def resolve(config: TrainConfig) -> TrainConfig:
     config.num_envs = preset.num_envs if config.num_envs is None else config.num_envs
     config.iterations = preset.iterations[config.task] if config.iterations is None else config.iterations
     ppo.entropy_coef = preset.entropy_coef if ppo.entropy_coef is None else ppo.entropy_coef
-    model.init_std = preset.init_std if model.init_std is None else model.init_std
+    model.init_std = preset.init_std[config.task] if model.init_std is None else model.init_std
     model.hidden_dims = preset.hidden_dims if model.hidden_dims is None else model.hidden_dims
     if config.switch_on_plateau and config.switch_at is not None:
         raise ValueError("--switch-at and --switch-on-plateau exclude each other")
