@@ -1,7 +1,8 @@
-"""Draws a run's reward, episode length and, where there is one, curriculum level: python docs/plot_run.py RUN OUT.svg."""
+"""Draws runs' reward, episode length and, where there is one, level: python docs/plot_run.py RUN... OUT.svg."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def main(run_dirs: list[str], out: str) -> None:
         for name, rows in runs.items():
             shown = [row for row in rows if row.get(key) is not None]
             (line,) = axis.plot([r["iteration"] for r in shown], [r[key] for r in shown], label=name, linewidth=1.2)
-            for before, after in zip(rows, rows[1:], strict=False):
+            for before, after in itertools.pairwise(rows):
                 if before["estimator/num_samples"] != after["estimator/num_samples"]:
                     axis.axvline(before["iteration"], color=line.get_color(), linestyle="--", linewidth=0.8)
         axis.set_xlabel("iteration")

@@ -76,6 +76,15 @@ def test_every_command_has_a_main_and_help(name, capsys):
     assert capsys.readouterr().out.startswith(f"usage: p3 {name}")
 
 
+def test_a_missing_package_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    monkeypatch.delitem(sys.modules, "trainer.train", raising=False)
+    assert cli.main(["train"]) == 2
+    assert (
+        "p3 train: needs tyro, which is not installed; run: pip install 'p3kernels[train]'" in capsys.readouterr().err
+    )
+
+
 def test_interrupt_is_one_line(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -73,7 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         parser.error(f"no command {name!r}{hint}; the commands are {', '.join(COMMANDS)}")
-    module = importlib.import_module(COMMANDS[name].module)
+    try:
+        module = importlib.import_module(COMMANDS[name].module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("trainer", "p3kernels"):
+            raise  # ours: a fault, not a missing package
+        print(
+            f"p3 {name}: needs {error.name}, which is not installed; run: pip install 'p3kernels[train]'",
+            file=sys.stderr,
+        )
+        return 2
     try:
         return module.main(arguments[1:], prog=f"p3 {name}")
     except KeyboardInterrupt:
