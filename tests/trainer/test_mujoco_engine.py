@@ -246,3 +246,17 @@ def test_errors_name_the_cause(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match=r"comes with mjlab, which is not installed; run: pip install"):
         mjcf_path(G1)
+
+
+def test_models_are_reused_and_do_not_pile_up():
+    tiles = [make_terrain("gaps", d, np.random.default_rng(0)) for d in (0.0, 0.3, 0.6, 1.0)]
+    engine = MujocoEngine(WALKER, tiles, 3, num_threads=0)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        start(engine, tile=torch.randint(4, (3,), generator=generator), friction=0.6)
+    kept = [model for spare in engine._spare.values() for model in spare]
+    assert len(kept) <= engine.num_envs
+    assert len({id(model) for model in (*kept, *engine._models)}) == len(kept) + engine.num_envs  # nobody shares
+    for env, tile in enumerate(engine.tile_of.tolist()):
+        first_boxes = engine.model_of(env).geom_pos[engine.model_of(env).geom("box1").id]
+        assert np.allclose(first_boxes, tiles[tile].boxes[1, :3])

@@ -146,8 +146,8 @@ class MujocoEngine:
         """The model of `env`, on the tile and with the dynamics of its new episode."""
         base = self._pool[tile if self.tiles else 0]
         if self._model_tile[env] != tile:
-            # Models go from robot to robot as tiles do: a copy is made only when there is none to spare.
-            if self._model_tile[env] >= 0:
+            # Models go from robot to robot as tiles do; at most one a robot is kept for a tile nobody is on.
+            if self._model_tile[env] >= 0 and sum(map(len, self._spare.values())) < self.num_envs:
                 self._spare[self._model_tile[env]].append(self._models[env])
             spare = self._spare[tile]
             self._models[env], self._model_tile[env] = spare.pop() if spare else copy.copy(base), tile
