@@ -80,8 +80,6 @@ class LocomotionEnv(VecEnv):
         everyone = torch.arange(num_envs)
         self.state = self.engine.reset(everyone, *self._draw_start(everyone))
         self._begin(everyone)
-        # Otherwise all would time out together, again and again.
-        self.episode.step = torch.randint(task.max_steps // 2, (num_envs,), generator=self.generator)
         self._observations = self._observe()
 
     @property

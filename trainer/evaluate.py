@@ -68,7 +68,6 @@ def action_of(actor: P3Actor, latent: str) -> Callable[[TensorDict], Tensor]:
 def evaluate(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, seconds: float) -> Evaluation:
     """Runs one episode in each environment of a new `env`, up to `seconds`; a course traversed is survived."""
     steps = round(seconds / env.task.config.control_dt)
-    env.episode_length_buf = torch.zeros_like(env.episode_length_buf)
     running = torch.ones(env.num_envs, dtype=torch.bool)
     fallen = torch.zeros_like(running)
     lifetime, reward, distance = (torch.zeros(env.num_envs) for _ in range(3))

@@ -61,7 +61,6 @@ def main(arguments: Sequence[str], prog: str = "p3 play") -> int:
         level = (config.level or 0) if task.config.terrains else None
         torch.manual_seed(config.seed)
         env = LocomotionEnv(task, 1, seed=config.seed, num_threads=0, level=level)
-        env.episode_length_buf = torch.zeros_like(env.episode_length_buf)
         print(f"{path}: {run.task}, {run.method}")
         act = action_of(actor, config.latent)
         if video is None:

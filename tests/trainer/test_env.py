@@ -17,7 +17,6 @@ def walker(num_envs=6, **options):
 
 def test_observations_after_a_reset_are_new_and_the_final_ones_are_kept():
     env = walker()
-    env.episode_length_buf = torch.zeros(6)
     env.episode_length_buf[2] = env.max_episode_length - 1
     first = env.get_observations()["proprio"].clone()
     observations, _, dones, extras = env.step(torch.full((6, 6), 0.3))
@@ -51,7 +50,6 @@ def test_history_shifts_and_begins_with_the_first_observation():
 
 def test_falls_terminate_and_are_not_time_outs():
     env = walker(12)
-    env.episode_length_buf = torch.zeros(12)
     fell = 0
     for _ in range(150):
         _, _, dones, extras = env.step(torch.zeros(12, 6))
@@ -64,7 +62,6 @@ def test_falls_terminate_and_are_not_time_outs():
 def test_a_fall_is_penalised_once():
     config = replace(TASKS["walker-parkour"], fall_penalty=50.0)
     env = LocomotionEnv(LocomotionTask(config), 12, num_threads=0)
-    env.episode_length_buf = torch.zeros(12)
     falls = 0
     for _ in range(150):
         _, reward, dones, extras = env.step(torch.zeros(12, 6))
@@ -75,7 +72,6 @@ def test_a_fall_is_penalised_once():
 
 def test_episode_reward_is_the_sum_of_its_steps():
     env = walker(1)
-    env.episode_length_buf = torch.zeros(1)
     total = 0.0
     for _ in range(400):
         _, reward, done, extras = env.step(torch.zeros(1, 6))
@@ -89,7 +85,6 @@ def test_a_traversed_course_promotes_and_a_fall_demotes():
     env = walker(4)
     assert env.curriculum is not None
     env.curriculum.level[:] = 2
-    env.episode_length_buf = torch.zeros(4)
     env.step(torch.zeros(4, 6))
     env.episode.spawn[0, 0] -= 100.0  # as if it had come from far away
     env.episode.commanded_distance[:] = 0.0
@@ -147,7 +142,6 @@ def test_pushes_come_and_commands_change():
 def test_a_broken_simulation_costs_its_environment_alone():
     env, twin = walker(4), walker(4)
     for each in (env, twin):
-        each.episode_length_buf = torch.zeros(4)
         each.step(torch.zeros(4, 6))
     env.engine._state[1, 3] = float("nan")
     observations, reward, dones, extras = env.step(torch.zeros(4, 6))
