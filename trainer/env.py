@@ -6,6 +6,8 @@ can be bootstrapped from the state it really ended in, and `extras["episodes"]` 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,17 @@ from trainer.tasks.curriculum import Curriculum
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.state import Episode
 from trainer.tasks.terrains import Terrain, make_terrain
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread: its operations in a step are small, and the cores are the simulator's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def make_tiles(task: LocomotionTask, seed: int) -> list[Terrain]:
@@ -63,7 +76,9 @@ class LocomotionEnv(VecEnv):
         self.generator = torch.Generator().manual_seed(seed)
         self._fixed_level = level
         self._tiles = make_tiles(task, seed)
-        self.engine = MujocoEngine(config.robot, self._tiles, num_envs, num_threads=num_threads)
+        self.engine = MujocoEngine(
+            config.robot, self._tiles, num_envs, control_dt=config.control_dt, num_threads=num_threads
+        )
         self.curriculum: Curriculum | None = None
         if self._tiles:
             self.curriculum = Curriculum(num_envs, len(config.terrains), config.num_levels, self.generator)
@@ -121,6 +136,8 @@ class LocomotionEnv(VecEnv):
             "broken": broken,
             "log": dict(zip(self._term_names, terms.mean(1).tolist(), strict=True)),
         }
+        if self.curriculum is not None:
+            extras["log"]["curriculum/level"] = self.curriculum.mean_level()
         self._observations = final
         if done.any():
             ended = done.nonzero().squeeze(-1)
@@ -137,8 +154,7 @@ class LocomotionEnv(VecEnv):
         """Time, contacts and commands after a control step."""
         episode, dt = self.episode, self.task.config.control_dt
         episode.step = episode.step + 1
-        contact = self.state.foot_force > 5.0
-        episode.landed_after = torch.where(contact, episode.air_time, 0.0)
+        contact = self.state.foot_contact
         episode.air_time = torch.where(contact, 0.0, episode.air_time + dt)
         episode.contact_time = torch.where(contact, episode.contact_time + dt, 0.0)
         episode.commanded_distance = episode.commanded_distance + dt * episode.command[:, :2].norm(dim=-1)
@@ -148,7 +164,7 @@ class LocomotionEnv(VecEnv):
             episode.command[expired], episode.command_left[expired] = self.task.sample_command(
                 len(expired), self.generator
             )
-        self.task.steer(self.state, episode)
+        episode.command = self.task.steered(self.state, episode)
 
     def _push(self) -> None:
         episode, ranges = self.episode, self.task.config.dynamics
@@ -223,7 +239,7 @@ class LocomotionEnv(VecEnv):
     def _begin(self, env_ids: Tensor) -> None:
         """Clears the buffers of env_ids [K] for a new episode; spawn and heading are already those of the new one."""
         episode, task, count = self.episode, self.task, len(env_ids)
-        for name in ("step", "action", "last_action", "joint_vel_before", "air_time", "contact_time", "landed_after"):
+        for name in ("step", "action", "last_action", "joint_vel_before", "air_time", "contact_time"):
             getattr(episode, name)[env_ids] = 0
         episode.commanded_distance[env_ids] = 0
         self._episode_return[env_ids] = 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from p3kernels.estimators import MomentMatchingPolicy
 from trainer.algorithms import P3PPO
 from trainer.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
 from trainer.config import TrainConfig, rsl_rl_config
-from trainer.env import LocomotionEnv
+from trainer.env import LocomotionEnv, one_thread
 from trainer.metrics import MetricsLog
 from trainer.progress import Progress
 from trainer.tasks import make_task
@@ -24,17 +22,6 @@ from trainer.tasks import make_task
 _EPISODES = ("reward", "length", "fell", "traversed")
 _WINDOW = 200
 """Finished episodes that the reported means are over."""
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """torch on one thread: in a rollout its operations are small, and the cores are the simulator's."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Runner:
@@ -109,8 +96,6 @@ class Runner:
                 before = time.perf_counter()
                 observations, reward, done, extras = env.step(action)
                 simulating += time.perf_counter() - before
-                if env.curriculum is not None:
-                    extras["log"]["curriculum/level"] = env.curriculum.mean_level()
                 algorithm.process_env_step(observations, reward, done, extras)
                 self._note(extras)
                 for name, value in extras["log"].items():

@@ -93,6 +93,8 @@ def test_a_traversed_course_promotes_and_a_fall_demotes():
     assert dones.tolist() == [True, True, False, False]
     assert extras["time_outs"].tolist() == [True, False, False, False]
     assert env.curriculum.level.tolist() == [3, 1, 2, 2]
+    env.curriculum.level[3] = 4
+    assert env.step(torch.zeros(4, 6))[3]["log"]["curriculum/level"] == 2.5  # for any runner, rsl_rl's included
     tiles_of = [(int(t) // env.task.config.tile_variants) % env.task.config.num_levels for t in env.engine.tile_of]
     assert tiles_of[:2] == [3, 1]
 

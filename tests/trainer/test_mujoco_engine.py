@@ -142,8 +142,8 @@ def test_scan_turns_with_the_heading():
     ahead, left, behind = grids
     assert ahead[:, 12:16].all()
     assert not ahead[:, :11].any()
-    assert not left[5:].any() if left[:5].any() else left.sum() == 0  # to the right of a robot that looks left
-    assert left[0].all()
+    assert left[:2].all()  # to the right of a robot that looks left
+    assert not left[3:].any()
     assert behind[:, 1:5].all()
     assert not behind[:, 6:].any()
 
@@ -243,6 +243,9 @@ def test_threads_do_not_change_the_numbers():
 def test_errors_name_the_cause(monkeypatch):
     with pytest.raises(ValueError, match="num_envs: expected at least 1, got 0"):
         MujocoEngine(WALKER, [], 0)
+    with pytest.raises(ValueError, match=r"control_dt: expected a multiple of the physics step of 0.005 s, got 0.012"):
+        MujocoEngine(WALKER, [], 1, control_dt=0.012)
+    assert MujocoEngine(WALKER, [], 1, control_dt=0.04).decimation == 8
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match=r"comes with mjlab, which is not installed; run: pip install"):
         mjcf_path(G1)

@@ -147,7 +147,7 @@ class LocomotionTask:
             velocity,
             state.root_ang_vel,
             scan,
-            (state.foot_force > 5.0).float(),
+            state.foot_contact.float(),
             state.foot_pos[..., 2] - state.foot_ground,
             state.dynamics,
         ]
@@ -189,11 +189,13 @@ class LocomotionTask:
         drawn = seconds[0] + (seconds[1] - seconds[0]) * torch.rand(count, generator=generator)
         return (drawn / self.config.control_dt).round().long()
 
-    def steer(self, state: RobotState, episode: Episode) -> None:
-        """Turns the yaw command towards the episode's heading, where the task keeps one."""
-        if self.config.keep_heading:
-            error = wrap_angle(episode.heading - yaw_of(state.root_quat))
-            episode.command[:, 2] = (0.8 * error).clamp(*self.config.command_yaw)
+    def steered(self, state: RobotState, episode: Episode) -> Tensor:
+        """The commands [E, 3], with a yaw rate towards the episode's heading where the task keeps one."""
+        if not self.config.keep_heading:
+            return episode.command
+        error = wrap_angle(episode.heading - yaw_of(state.root_quat))
+        yaw_rate = (0.8 * error).clamp(*self.config.command_yaw)
+        return torch.cat([episode.command[:, :2], yaw_rate[:, None]], -1)
 
     def sample_dynamics(self, count: int, generator: torch.Generator) -> Tensor:
         """[K, 5], as `RobotState.dynamics`."""

@@ -130,7 +130,7 @@ def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Ten
 
 def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Horizontal speed of feet that bear load."""
-    return (state.foot_vel[..., :2].norm(dim=-1) * (state.foot_force > 5.0)).sum(-1)
+    return (state.foot_vel[..., :2].norm(dim=-1) * state.foot_contact).sum(-1)
 
 
 def clearance(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -153,7 +153,7 @@ def stance_width(state: RobotState, episode: Episode, context: RewardContext) ->
 
 def foot_edge(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Loaded feet whose sole lies more than 4 cm above the terrain below it: half over an edge."""
-    return ((state.foot_pos[..., 2] - state.foot_ground > 0.04) & (state.foot_force > 5.0)).float().sum(-1)
+    return ((state.foot_pos[..., 2] - state.foot_ground > 0.04) & state.foot_contact).float().sum(-1)
 
 
 def _yaw_quat(quat: Tensor) -> Tensor:

@@ -11,6 +11,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+CONTACT_FORCE = 5.0
+"""N on a foot, above which it is in contact."""
+
 
 class _Batched:
     """Row selection and assignment over all tensor fields of a dataclass."""
@@ -58,6 +61,11 @@ class RobotState(_Batched):
     dynamics: Tensor
     """[E, 5]: friction, added trunk mass, trunk centre-of-mass offset x, y, z — what was randomised."""
 
+    @property
+    def foot_contact(self) -> Tensor:
+        """[E, F] bool: the foot bears load."""
+        return self.foot_force > CONTACT_FORCE
+
     def select(self, index: Tensor) -> RobotState:
         """The state of the environments `index` [K] alone."""
         return RobotState(**self.rows(index))
@@ -85,8 +93,6 @@ class Episode(_Batched):
     """[E, F]: seconds since the foot last touched; 0 in contact."""
     contact_time: Tensor
     """[E, F]: seconds since the foot last left; 0 in the air."""
-    landed_after: Tensor
-    """[E, F]: air time that ended with this step, 0 where no foot landed."""
     history: Tensor
     """[E, H, P]: noisy proprioception, the newest last."""
     heading: Tensor
@@ -116,7 +122,6 @@ class Episode(_Batched):
             joint_vel_before=zeros(num_joints),
             air_time=zeros(num_feet),
             contact_time=zeros(num_feet),
-            landed_after=zeros(num_feet),
             history=zeros(*history),
             heading=zeros(),
             spawn=zeros(2),

@@ -35,7 +35,7 @@ class MujocoEngine:
         robot: Which robot.
         tiles: Terrain tiles that environments can be put on; empty for an endless plane.
         num_envs: E.
-        decimation: Physics steps in a control step.
+        control_dt: Seconds of a control step, a multiple of the physics step.
         num_threads: Simulator threads; None for one a core.
     """
 
@@ -45,13 +45,15 @@ class MujocoEngine:
         tiles: Sequence[Terrain],
         num_envs: int,
         *,
-        decimation: int = 4,
+        control_dt: float = 0.02,
         num_threads: int | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
+        decimation = round(control_dt / PHYSICS_DT)
+        if decimation < 1 or abs(decimation * PHYSICS_DT - control_dt) > 1e-9:
+            raise ValueError(f"control_dt: expected a multiple of the physics step of {PHYSICS_DT} s, got {control_dt}")
         self.robot, self.tiles, self.num_envs, self.decimation = robot, list(tiles), num_envs, decimation
-        self.control_dt = decimation * PHYSICS_DT
         self.num_threads = len(os.sched_getaffinity(0)) if num_threads is None else num_threads
         self._pool = self._compile_tiles()
         base = self._pool[0]
