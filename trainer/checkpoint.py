@@ -35,12 +35,12 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint.
+def load_checkpoint(path: Path, task: str | None = None) -> dict[str, Any]:
+    """Reads a checkpoint, of `task` where one is named.
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: It is not one of ours, is damaged, or is of a later version.
+        ValueError: It is not one of ours, is damaged, of a later version, or of another task.
     """
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint {path}")
@@ -53,6 +53,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: a torch file, but not a checkpoint of this trainer")
     if content["version"] > VERSION:
         raise ValueError(f"{path}: checkpoint version {content['version']}; this trainer reads up to {VERSION}")
+    if task is not None and content["task"] != task:
+        raise ValueError(f"{path}: of task {content['task']!r}, this run is {task!r}")
     return content
 
 

@@ -83,7 +83,8 @@ class TrainConfig:
     run_dir: Path | None = None
     """Where everything goes; runs/TASK-METHOD-SEED by default."""
     resume: bool = False
-    """Continue from the last checkpoint in the run directory."""
+    """Continue from the last checkpoint in the run directory; all settings are the run's, but for --iterations and
+    --max-minutes."""
     max_minutes: float | None = None
     """Stop, with everything saved, after this time; resume to go on."""
     save_interval: int = 50

@@ -17,7 +17,7 @@ from torch import Tensor
 from trainer.algorithms import P3PPO
 from trainer.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.config import TrainConfig, load_config, rsl_rl_config
-from trainer.env import LocomotionEnv
+from trainer.env import LocomotionEnv, one_thread
 from trainer.models import P3Actor
 from trainer.tasks import LocomotionTask, make_task
 
@@ -50,7 +50,7 @@ def load_policy(run_dir: Path, checkpoint: Path | None = None) -> tuple[P3Actor,
     if path is None:
         raise FileNotFoundError(f"no checkpoint in {run_dir}")
     config = load_config(settings)
-    content = load_checkpoint(path)
+    content = load_checkpoint(path, config.task)
     env = LocomotionEnv(make_task(config.task), 1, num_threads=0)
     algorithm = P3PPO.construct_algorithm(env.get_observations(), env, rsl_rl_config(config), "cpu")
     algorithm.load(content["algorithm"], None, True)
@@ -71,7 +71,7 @@ def evaluate(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, seconds: f
     running = torch.ones(env.num_envs, dtype=torch.bool)
     fallen = torch.zeros_like(running)
     lifetime, reward, distance = (torch.zeros(env.num_envs) for _ in range(3))
-    with torch.inference_mode():
+    with torch.inference_mode(), one_thread():
         observations = env.get_observations()
         for _ in range(steps):
             start = env.episode.spawn.clone()
@@ -91,6 +91,19 @@ def evaluate(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, seconds: f
         distance=distance.mean().item(),
         episodes=env.num_envs,
     )
+
+
+def terrain_level(task: LocomotionTask, level: int | None) -> int | None:
+    """The level to fix: 0 by default on terrains, none on a plane.
+
+    Raises:
+        ValueError: A level for a task without terrains.
+    """
+    if not task.config.terrains:
+        if level is not None:
+            raise ValueError(f"--level: {task.config.name} has no terrain levels")
+        return None
+    return level or 0
 
 
 @dataclass
@@ -128,7 +141,9 @@ def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
             task = LocomotionTask(replace(task.config, dynamics=gentle))
         if config.seconds <= 0 or config.episodes < 1:
             raise ValueError("--seconds and --episodes: expected positive numbers")
-        level = (config.level or 0) if task.config.terrains else None
+        if config.json is not None and not config.json.parent.is_dir():
+            raise ValueError(f"--json: no directory {config.json.parent}")
+        level = terrain_level(task, config.level)
         pushed = "" if config.pushes else ", without pushes"
         print(f"{path}: {run.task}, {run.method}, {config.episodes} episodes of {config.seconds:g} s{pushed}")
         print(f"{'latent':8} {'survival':>9} {'lifetime s':>11} {'reward':>8} {'distance m':>11}")

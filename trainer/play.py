@@ -52,15 +52,14 @@ def main(arguments: Sequence[str], prog: str = "p3 play") -> int:
         os.environ.setdefault("MUJOCO_GL", "egl")
     # MuJoCo reads MUJOCO_GL when it is imported, so these wait until it is set.
     from trainer.env import LocomotionEnv  # noqa: PLC0415
-    from trainer.evaluate import action_of, load_policy  # noqa: PLC0415
+    from trainer.evaluate import action_of, load_policy, terrain_level  # noqa: PLC0415
     from trainer.tasks import make_task  # noqa: PLC0415
 
     try:
         actor, run, path = load_policy(config.run_dir, config.checkpoint)
         task = make_task(run.task)
-        level = (config.level or 0) if task.config.terrains else None
         torch.manual_seed(config.seed)
-        env = LocomotionEnv(task, 1, seed=config.seed, num_threads=0, level=level)
+        env = LocomotionEnv(task, 1, seed=config.seed, num_threads=0, level=terrain_level(task, config.level))
         print(f"{path}: {run.task}, {run.method}")
         act = action_of(actor, config.latent)
         if video is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
 import time
 from collections import defaultdict, deque
 from pathlib import Path
@@ -22,6 +25,26 @@ from trainer.tasks import make_task
 _EPISODES = ("reward", "length", "fell", "traversed")
 _WINDOW = 200
 """Finished episodes that the reported means are over."""
+
+
+class _Interrupt:
+    """Ctrl-C, the first time, only asks; the second time it interrupts."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> _Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\ninterrupted: finishing this iteration, then saving; again to leave at once", file=sys.stderr)
 
 
 class Runner:
@@ -51,35 +74,36 @@ class Runner:
         return self.algorithm.iteration
 
     def learn(self, *, quiet: bool = False) -> None:
-        """Trains up to `config.iterations`, or for `config.max_minutes`; Ctrl-C saves and raises."""
+        """Trains up to `config.iterations`, or for `config.max_minutes`.
+
+        The first Ctrl-C waits for the iteration's end, so that what is saved continues exactly, then raises
+        KeyboardInterrupt; a second one leaves at once, with the last checkpoint as it was.
+        """
         target, start = self.config.iterations, self.iteration
         minutes = self.config.max_minutes
         deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
         assert target is not None
-        log = MetricsLog(self.run_dir, tensorboard=self.config.tensorboard, resume_at=start + 1 if start else None)
-        progress = None if quiet else Progress(target, start=start)
-        try:
+        with contextlib.ExitStack() as stack:
+            log = MetricsLog(self.run_dir, tensorboard=self.config.tensorboard, resume_at=start + 1 if start else None)
+            stack.callback(log.close)
+            progress = None if quiet else stack.enter_context(contextlib.closing(Progress(target, start=start)))
+            interrupt = stack.enter_context(_Interrupt())
             while self.iteration < target:
                 before = self.algorithm.actor.estimator
                 scalars = self.step()
                 log.write(self.iteration, scalars)
+                switched = before != self.algorithm.actor.estimator
                 if progress is not None:
                     progress.update(self.iteration, scalars)
-                    if before != self.algorithm.actor.estimator:
+                    if switched:
                         progress.note(f"iteration {self.iteration}: from moment matching to Monte Carlo (LSFT)")
-                switched = before != self.algorithm.actor.estimator
-                late = time.monotonic() > deadline
-                if switched or late or self.iteration % self.config.save_interval == 0 or self.iteration == target:
+                stop = interrupt.asked or time.monotonic() > deadline
+                if switched or stop or self.iteration % self.config.save_interval == 0 or self.iteration == target:
                     self.save()
-                if late:
+                if stop:
                     break
-        except KeyboardInterrupt:
-            self.save()
-            raise
-        finally:
-            log.close()
-            if progress is not None:
-                progress.close()
+        if interrupt.asked:
+            raise KeyboardInterrupt
 
     def step(self) -> dict[str, float]:
         """One iteration: rollout and update; returns what to log."""
@@ -168,9 +192,7 @@ class Runner:
         found = path or latest_checkpoint(self.run_dir)
         if found is None:
             raise FileNotFoundError(f"--resume: no checkpoint in {self.run_dir}")
-        content = load_checkpoint(found)
-        if content["task"] != self.config.task:
-            raise ValueError(f"{found}: of task {content['task']!r}, this run is {self.config.task!r}")
+        content = load_checkpoint(found, self.config.task)
         self.algorithm.load(content["algorithm"], None, True)
         self.env.load_state_dict(content["environment"])
         totals = content["totals"]

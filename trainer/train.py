@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
         runner.learn()
     except KeyboardInterrupt:
         interrupted = True
-        print(f"interrupted at iteration {runner.iteration}; saved.")
+        print(f"interrupted; the last checkpoint is {latest_checkpoint(config.run_dir)}")
         print(f"go on with: {prog} --run-dir {config.run_dir} --resume")
     for line in _summary(config.run_dir):
         print(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import signal
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ import torch
 from trainer import cli
 from trainer.checkpoint import FORMAT, VERSION, latest_checkpoint, load_checkpoint, save_checkpoint
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, load_config, resolve, rsl_rl_config, save_config
+from trainer.env import LocomotionEnv
+from trainer.evaluate import terrain_level
 from trainer.metrics import read_metrics
 from trainer.runner import Runner
+from trainer.tasks import make_task
 
 SMALL = [
     *("--task", "walker-parkour", "--num-envs", "8", "--ppo.num-steps-per-env", "8", "--num-threads", "1"),
@@ -120,19 +124,37 @@ def test_resume_from_the_command_line_counts_iterations_from_the_beginning(tmp_p
 
 
 def test_ctrl_c_saves_and_leaves_a_report(tmp_path, capsys, monkeypatch):
-    run = tmp_path / "run"
-    original = Runner.step
+    run, original = tmp_path / "run", LocomotionEnv.step
 
-    def interrupted(self):
-        if self.iteration == 2:
-            raise KeyboardInterrupt
-        return original(self)
+    def step(self, actions):
+        if algorithm_steps(self) == 20:  # in the middle of the third rollout of eight steps
+            signal.raise_signal(signal.SIGINT)
+        return original(self, actions)
 
-    monkeypatch.setattr(Runner, "step", interrupted)
+    def algorithm_steps(env):
+        env.taken = getattr(env, "taken", 0) + 1
+        return env.taken
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(LocomotionEnv, "step", step)
     assert train(run, "--iterations", "5") == 130
-    assert latest_checkpoint(run).name == "model_2.pt"
+    assert latest_checkpoint(run).name == "model_3.pt"  # the iteration was finished
+    assert signal.getsignal(signal.SIGINT) is before
     assert (run / "report.html").exists()
     assert "--resume" in capsys.readouterr().out
+    assert [row["iteration"] for row in read_metrics(run)] == [1, 2, 3]
+
+
+def test_a_second_ctrl_c_leaves_at_once(tmp_path, monkeypatch):
+    def step(self, actions):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(LocomotionEnv, "step", step)
+    runner = small(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        runner.learn(quiet=True)
+    assert latest_checkpoint(tmp_path / "run") is None
 
 
 def test_time_limit_stops_with_everything_saved(tmp_path):
@@ -187,7 +209,17 @@ def test_evaluation_and_report_of_a_run(tmp_path, capsys):
     assert "without pushes" in capsys.readouterr().out
     assert cli.main(["eval", str(tmp_path / "nothing")]) == 2
     assert "no run in" in capsys.readouterr().err
+    assert cli.main([*arguments[:-1], str(tmp_path / "nowhere" / "n.json")]) == 2
+    assert "--json: no directory" in capsys.readouterr().err
     assert cli.main(["report", str(run)]) == 0
+
+
+def test_levels_are_for_tasks_with_terrains():
+    assert terrain_level(make_task("walker-parkour"), None) == 0
+    assert terrain_level(make_task("walker-parkour"), 3) == 3
+    assert terrain_level(make_task("g1-flat"), None) is None
+    with pytest.raises(ValueError, match="--level: g1-flat has no terrain levels"):
+        terrain_level(make_task("g1-flat"), 0)
 
 
 def test_config_round_trip_and_presets(tmp_path):

@@ -195,7 +195,8 @@ class P3PPO(PPO):
                 loss.backward()
                 if self.is_multi_gpu:
                     self.reduce_parameters()
-                self._step(loss)
+                if not self._step(loss):
+                    continue
 
                 with torch.no_grad():
                     epoch_kl.append(self._kl(policy, batch, log_ratio))
@@ -214,7 +215,8 @@ class P3PPO(PPO):
                         sums[name] = sums[name] + term.detach()
                     sums["learning_rate"] = sums["learning_rate"] + self.learning_rate
                 steps += 1
-            self._adapt_learning_rate(torch.stack(epoch_kl).mean())
+            if epoch_kl:
+                self._adapt_learning_rate(torch.stack(epoch_kl).mean())
         losses = {name: float(total) / steps for name, total in sums.items()}
         losses["skipped_steps"] = float(self.skipped_steps - skipped_before)
         self._finish()
@@ -258,14 +260,15 @@ class P3PPO(PPO):
             return gaussian_kl(batch["mean"], batch["std"], policy.mean, policy.stddev).mean()
         return -log_ratio.mean()
 
-    def _step(self, loss: Tensor) -> None:
+    def _step(self, loss: Tensor) -> bool:
+        """Clips and applies the gradients; False, with a message, where they or the loss are not finite."""
         parameters = [list(network.parameters()) for network in (self.actor, self.critic)]
         norms = [nn.utils.get_total_norm(p.grad for p in part if p.grad is not None) for part in parameters]
         if torch.isfinite(loss + sum(norms)):
             for part, norm in zip(parameters, norms, strict=True):
                 nn.utils.clip_grads_with_norm_(part, self.max_grad_norm, norm)
             self.optimizer.step()
-            return
+            return True
         self.skipped_steps += 1
         if not torch.isfinite(loss):
             print(f"update {self.iteration}: the loss is {loss.item()}; step left out")
@@ -274,7 +277,8 @@ class P3PPO(PPO):
                 for name, parameter in network.named_parameters():
                     if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
                         print(f"update {self.iteration}: gradient of {prefix}.{name} is not finite; step left out")
-                        return
+                        return False
+        return False
 
     def _adapt_learning_rate(self, kl: Tensor) -> None:
         if self.desired_kl is None or self.schedule != "adaptive":
