@@ -16,6 +16,7 @@ from torch import Tensor
 from p3kernels import MonteCarlo, mixture_log_prob
 from p3kernels.bench import command as kernels
 from p3kernels.estimators import MonteCarloPolicy
+from trainer.tasks import TASKS
 
 OWN = ("--engine", "--update")
 
@@ -32,20 +33,30 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
     parser = argparse.ArgumentParser(prog=prog)
     parser.add_argument("--engine", action="store_true", help="control steps/s of the simulator alone and of the task")
     parser.add_argument("--update", action="store_true", help="seconds of one PPO update by each estimator")
-    parser.add_argument("--tasks", nargs="+", default=["g1-flat", "g1-parkour", "walker-parkour"], help="for --engine")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="TASK", help="for --engine")
     parser.add_argument("--num-envs", type=int, default=256, help="parallel environments")
     parser.add_argument(
         "--repeats", type=int, default=3, help="of an update the best of so many, of the engine their mean"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="with --update: the operations of one MM update, by time"
     )
     parser.add_argument("--out", type=Path, help="also write the numbers here, as JSON")
     options = parser.parse_args(list(arguments))
     if options.num_envs < 1 or options.repeats < 1:
         parser.error("--num-envs and --repeats: expected at least 1")
+    if options.out is not None and not options.out.parent.is_dir():
+        parser.error(f"--out: no directory {options.out.parent}")
+    unknown = [name for name in options.tasks if name not in TASKS]
+    if unknown:
+        parser.error(f"--tasks: no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}")
     results: dict[str, Any] = {}
     if options.engine:
         results["engine"] = bench_engine(options.tasks, options.num_envs, options.repeats)
     if options.update:
         results["update"] = bench_update(options.num_envs, options.repeats)
+        if options.profile:
+            print(profile_update(options.num_envs))
     if options.out is not None:
         options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return 0
@@ -129,6 +140,16 @@ def bench_update(num_envs: int, repeats: int) -> dict[str, float]:
         print(f"{name:28} {seconds:8.2f} {seconds / base:8.2f}")
     print(f"{'mc(15) / expanded eagerly':28} {best['mc(15)'] / best['mc(15), expanded eagerly']:17.2f}")
     return best
+
+
+def profile_update(num_envs: int, rows: int = 15) -> str:
+    """torch.profiler's table of one MM update."""
+    algorithm, observations = _algorithm("mm", num_envs)
+    for _ in range(2):  # the first is a warm-up
+        _fill(algorithm, observations)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            algorithm.update()
+    return profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=50)
 
 
 def _algorithm(method: str, num_envs: int) -> tuple[Any, Any]:

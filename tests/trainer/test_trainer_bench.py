@@ -10,7 +10,7 @@ from torch import nn
 
 from p3kernels import MonteCarlo
 from trainer import cli
-from trainer.bench import ExpandedMonteCarlo, bench_update
+from trainer.bench import ExpandedMonteCarlo, bench_update, profile_update
 
 
 def test_engine_benchmark(tmp_path, capsys):
@@ -42,8 +42,20 @@ def test_the_expanded_likelihood_is_the_same_likelihood():
     assert not torch.equal(ours, theirs)  # other samples
 
 
-def test_wrong_numbers_are_named(capsys):
+def test_profile_names_the_moments():
+    assert "p3kernels::mlp_moments" in profile_update(num_envs=2, rows=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num-envs", "0"], "--num-envs and --repeats: expected at least 1"),
+        (["--tasks", "g2-flat"], "--tasks: no task g2-flat; the tasks are g1-flat"),
+        (["--out", "/nowhere/numbers.json"], "--out: no directory /nowhere"),
+    ],
+)
+def test_wrong_arguments_are_named_before_anything_runs(capsys, arguments, message):
     with pytest.raises(SystemExit) as stop:
-        cli.main(["bench", "--engine", "--num-envs", "0"])
+        cli.main(["bench", "--engine", *arguments])
     assert stop.value.code == 2
-    assert "--num-envs and --repeats: expected at least 1" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
