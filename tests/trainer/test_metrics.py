@@ -6,13 +6,22 @@ import errno
 import json
 import math
 import os
+import socket
+import struct
+import subprocess
 import sys
-import threading
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from trainer.metrics import FILE_NAME, MetricsLog, read_metrics, replace_file
+from trainer import metrics
+from trainer.metrics import FILE_NAME, FINISH_SECONDS, MetricsLog, WandbSettings, read_metrics, replace_file
+
+ROOT = Path(__file__).parents[2]
+WALK = WandbSettings("p3", "walk", "walk-1", {"seed": 7})
 
 
 def reject(constant: str) -> None:
@@ -157,7 +166,7 @@ def test_replacing_a_file_fails_whole(tmp_path, monkeypatch):
 def test_a_full_disk_costs_lines_and_one_warning(tmp_path, capsys):
     log = MetricsLog(tmp_path, tensorboard=False)
     log.write(0, {"loss/kl": 0.5})
-    disk = log._file = FullDisk(log._file, room=10)
+    disk = log._lines._file = FullDisk(log._lines._file, room=10)
     log.write(1, {"loss/kl": 0.5})
     assert (tmp_path / FILE_NAME).read_text().endswith('\n{"iteratio')  # the part that still went on the disk
     log.write(2, {"loss/kl": 0.5})
@@ -172,7 +181,7 @@ def test_a_full_disk_costs_lines_and_one_warning(tmp_path, capsys):
 
 def test_a_line_that_could_not_be_taken_back_is_taken_back_later(tmp_path, monkeypatch):
     log = MetricsLog(tmp_path, tensorboard=False)
-    disk = log._file = FullDisk(log._file, room=10)
+    disk = log._lines._file = FullDisk(log._lines._file, room=10)
 
     def fails(_):
         raise OSError(errno.EIO, "no")
@@ -189,7 +198,7 @@ def test_a_line_that_could_not_be_taken_back_is_taken_back_later(tmp_path, monke
 
 def test_a_warning_that_cannot_be_written_is_no_error_either(tmp_path, monkeypatch):
     log = MetricsLog(tmp_path, tensorboard=False)
-    log._file = FullDisk(log._file, room=0)
+    log._lines._file = FullDisk(log._lines._file, room=0)
     attempts = []
 
     class FullStream:
@@ -219,30 +228,53 @@ def test_tensorboard_has_the_finite_scalars_and_forgets_what_is_resumed_over(tmp
     assert events(tmp_path)["loss/kl"] == {0: 0.0, 1: 0.125, 2: 9.0}
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # tensorboard's writer thread
-def test_tensorboard_on_a_full_disk_leaves_the_lines(tmp_path, monkeypatch, capsys):
+def test_tensorboard_on_a_full_disk_has_a_gap(tmp_path, capsys):
+    """The disk takes the half of an event; what comes after the gap is read."""
     pytest.importorskip("tensorboard")
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    before = set(threading.enumerate())
     log = MetricsLog(tmp_path)
-    (writer,) = set(threading.enumerate()) - before
-
-    def fails(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(RecordWriter, "write", fails)
-    log.write(0, {"loss/kl": 1.0})
-    writer.join(timeout=60)
+    log.write(0, {"loss/kl": 0.5})
+    disk = log._events._file._file = FullDisk(log._events._file._file, room=20)
     for iteration in (1, 2):
-        log.write(iteration, {"loss/kl": 1.0})
+        log.write(iteration, {"loss/kl": 0.5})
+    disk.room = 1000
+    log.write(3, {"loss/kl": 0.5})
     log.close()
-    assert [record["iteration"] for record in read_metrics(tmp_path)] == [0, 1, 2]
-    assert capsys.readouterr().err.count("warning: no more TensorBoard events: No space left on device") == 1
+    assert events(tmp_path)["loss/kl"] == {0: 0.5, 3: 0.5}
+    assert [record["iteration"] for record in read_metrics(tmp_path)] == [0, 1, 2, 3]
+    warnings = capsys.readouterr().err.splitlines()
+    assert warnings == ["warning: cannot write TensorBoard events: No space left on device; the training goes on"]
+
+
+def test_tensorboard_without_room_for_its_file_is_done_without(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard")
+
+    opens = metrics._WholeAppends.__init__
+
+    def fails(self, path):
+        if "tfevents" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        opens(self, path)
+
+    monkeypatch.setattr(metrics._WholeAppends, "__init__", fails)
+    log = MetricsLog(tmp_path)
+    log.write(0, {"loss/kl": 0.5})
+    log.close()
+    assert len(read_metrics(tmp_path)) == 1
+    assert capsys.readouterr().err.startswith("warning: no TensorBoard events: No space left on device")
+
+
+def test_tensorboard_reads_float32_and_many_tags(tmp_path):
+    """One event of all scalars, under the names that were given."""
+    pytest.importorskip("tensorboard")
+    scalars = {f"reward/term {i}": i / 7 for i in range(300)}
+    with MetricsLog(tmp_path) as log:
+        log.write(5, scalars)
+    found = events(tmp_path)
+    assert {tag: found[tag][5] for tag in found} == pytest.approx(scalars, rel=1e-7)
 
 
 def test_without_tensorboard_one_line_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     log = MetricsLog(tmp_path)
     log.write(0, {"loss/kl": 1.0})
     log.write(1, {"loss/kl": 1.0})
@@ -251,3 +283,258 @@ def test_without_tensorboard_one_line_says_so(tmp_path, monkeypatch, capsys):
     assert line.startswith("warning: tensorboard is not installed")
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
     assert len(read_metrics(tmp_path)) == 2
+
+
+REALLY_FULL = """
+import resource, sys
+from pathlib import Path
+from trainer.metrics import MetricsLog
+
+log = MetricsLog(Path(sys.argv[1]))
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+for iteration in range(200):
+    if iteration == 3:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    if iteration == 190:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    log.write(iteration, {f"loss/{i}": 0.5 for i in range(8)})
+log.close()
+print("came to its end")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no resource limits")
+def test_files_that_really_cannot_grow(tmp_path):
+    """No stand-in for the disk: from the third line on the kernel refuses what goes beyond 1000 bytes of a file."""
+    pytest.importorskip("tensorboard")
+    command = [sys.executable, "-c", REALLY_FULL, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "came to its end\n", done.stderr
+    found = [record["iteration"] for record in read_metrics(tmp_path)]
+    assert found[:3] == [0, 1, 2]
+    assert found[-10:] == list(range(190, 200))  # as soon as there is room
+    assert len(found) < 30
+    assert all(len(record) == 9 for record in read_metrics(tmp_path))
+    reason = "File too large; the training goes on"
+    assert done.stderr.splitlines() == [
+        f"warning: cannot write TensorBoard events: {reason}",
+        f"warning: cannot write {tmp_path / FILE_NAME}: {reason}",
+    ]
+    seen = sorted(events(tmp_path)["loss/0"])
+    assert (seen[:3], seen[-10:]) == ([0, 1, 2], list(range(190, 200)))
+    assert len(seen) < 30
+
+
+def test_memory_does_not_grow_with_the_number_of_writes(tmp_path):
+    """Kept scalars would be 100 bytes or more each; there are 16,000 of them."""
+    pytest.importorskip("tensorboard")
+    with MetricsLog(tmp_path) as log:
+
+        def write(iterations: range) -> None:
+            for iteration in iterations:
+                log.write(iteration, {f"loss/{i}": iteration / (i + 1) for i in range(40)})
+
+        write(range(100))  # imports, caches
+        tracemalloc.start()
+        try:
+            write(range(100, 110))
+            before, _ = tracemalloc.get_traced_memory()
+            write(range(110, 510))
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert after - before < 200_000
+    assert len(read_metrics(tmp_path)) == 510
+
+
+class FakeWandb:
+    """The part of W&B that is used; `fails` names the call that raises."""
+
+    def __init__(self, *, starting_step: int = 0, fails: str = ""):
+        self.starting_step, self.fails = starting_step, fails
+        self.asked: dict[str, object] = {}
+        self.logged: dict[int, dict[str, float]] = {}
+        self.exit_codes: list[int] = []
+        self.Settings = SimpleNamespace
+
+    def _call(self, name: str) -> None:
+        if name == self.fails:
+            raise RuntimeError("the service is gone")
+
+    def init(self, **options):
+        self._call("init")
+        self.asked = options
+        return self
+
+    def log(self, scalars, *, step, commit):
+        self._call("log")
+        assert commit
+        assert step not in self.logged
+        self.logged[step] = scalars
+
+    def finish(self, exit_code):
+        self.exit_codes.append(exit_code)
+        self._call("finish")
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    def install(**options) -> FakeWandb:
+        made = FakeWandb(**options)
+        monkeypatch.setitem(sys.modules, "wandb", made)
+        return made
+
+    monkeypatch.delenv("WANDB_FINISH_TIMEOUT", raising=False)
+    return install
+
+
+def test_wandb_gets_the_finite_scalars_under_the_runs_name(fake, tmp_path, capsys):
+    service = fake()
+    with MetricsLog(tmp_path, tensorboard=False, wandb=WALK) as log:
+        log.write(1, {"loss/kl": torch.tensor(0.25), "loss/value": math.nan})
+        log.write(2, {"loss/kl": 0.5})
+    log.close()
+    assert service.logged == {1: {"loss/kl": 0.25}, 2: {"loss/kl": 0.5}}
+    assert service.exit_codes == [0]
+    asked = {name: service.asked[name] for name in ("project", "name", "id", "config", "dir", "resume")}
+    names = {"project": "p3", "name": "walk", "id": "walk-1", "config": {"seed": 7}}
+    assert asked == {**names, "dir": str(tmp_path), "resume": "allow"}
+    assert vars(service.asked["settings"]) == {"console": "off", "finish_timeout": FINISH_SECONDS}
+    assert capsys.readouterr().err == ""
+
+
+def test_the_environment_may_say_how_long_wandb_is_waited_for(fake, tmp_path, monkeypatch):
+    service = fake()
+    monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "3")
+    MetricsLog(tmp_path, tensorboard=False, wandb=WALK).close()
+    assert vars(service.asked["settings"]) == {"console": "off"}
+
+
+def test_what_wandb_has_it_keeps(fake, tmp_path, capsys):
+    """A crash after iteration 5, a checkpoint at 3: W&B has 4 and 5 already."""
+    written(tmp_path, range(1, 6))
+    service = fake(starting_step=6)
+    with MetricsLog(tmp_path, tensorboard=False, resume_at=4, wandb=WALK) as log:
+        for iteration in (4, 5, 6, 7, 6):
+            log.write(iteration, {"loss/kl": 0.5})
+    assert sorted(service.logged) == [6, 7]
+    assert [record["iteration"] for record in read_metrics(tmp_path)][:7] == [1, 2, 3, 4, 5, 6, 7]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "warning: W&B's run walk-1 has iterations before 6; they are left as they are"
+
+
+def test_a_wandb_that_fails_costs_one_warning(fake, tmp_path, capsys):
+    service = fake(fails="log")
+    with MetricsLog(tmp_path, tensorboard=False, wandb=WALK) as log:
+        for iteration in range(3):
+            log.write(iteration, {"loss/kl": 0.5})
+    assert len(read_metrics(tmp_path)) == 3
+    assert service.exit_codes == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "warning: no more to Weights & Biases: the service is gone; the training goes on"
+
+
+def test_a_wandb_that_fails_at_the_end_is_no_error(fake, tmp_path, capsys):
+    service = fake(fails="finish")
+    with MetricsLog(tmp_path, tensorboard=False, wandb=WALK) as log:
+        log.write(1, {"loss/kl": 0.5})
+    assert service.exit_codes == [0]
+    assert "did not get the end of the run: the service is gone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "code"), [(RuntimeError, 1), (KeyboardInterrupt, 0)])
+def test_wandb_knows_whether_the_run_failed(error, code, fake, tmp_path):
+    service = fake()
+
+    def run() -> None:
+        with MetricsLog(tmp_path, tensorboard=False, wandb=WALK):
+            raise error
+
+    with pytest.raises(error):
+        run()
+    assert service.exit_codes == [code]
+
+
+def test_a_wandb_that_does_not_start_is_an_error_at_once(fake, tmp_path):
+    fake(fails="init")
+    with pytest.raises(ValueError, match=r"does not start: the service is gone \(WANDB_MODE=offline"):
+        MetricsLog(tmp_path, tensorboard=False, wandb=WALK)
+    MetricsLog(tmp_path, tensorboard=False).close()  # and leaves no run that would be in the way
+
+
+def test_without_wandb_one_line_says_what_to_do_and_nothing_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    written(tmp_path, range(3))
+    before = (tmp_path / FILE_NAME).read_bytes()
+    with pytest.raises(ValueError, match=r"run: pip install 'p3kernels\[wandb\]'"):
+        MetricsLog(tmp_path, tensorboard=False, resume_at=1, wandb=WALK)
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+    MetricsLog(tmp_path, tensorboard=False, resume_at=1).close()  # and who does not ask for it does not need it
+
+
+@pytest.mark.parametrize("name", ["project", "name", "id"])
+def test_a_wandb_run_needs_its_names(name):
+    with pytest.raises(ValueError, match=f"{name}: expected a name"):
+        WandbSettings(**{"project": "p3", "name": "walk", "id": "walk-1", name: ""})
+
+
+def wandb_history(path: Path) -> dict[int, dict[str, float]]:
+    """The history in a .wandb file by step: records of LevelDB's log format, each a protobuf message."""
+    from wandb.proto import wandb_internal_pb2
+
+    content, at, message, found = path.read_bytes(), 7, b"", {}
+    while len(content) - at >= 7:
+        rest = 32768 - at % 32768
+        if rest < 7:
+            at += rest
+            continue
+        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
+        message += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # the whole of a record, or its last part
+            record = wandb_internal_pb2.Record.FromString(message)
+            message = b""
+            if record.WhichOneof("record_type") == "history":
+                items = {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
+                }
+                found[int(items["_step"])] = {name: value for name, value in items.items() if name[0] != "_"}
+    return found
+
+
+OFFLINE = """
+import sys, time
+from pathlib import Path
+from trainer.metrics import MetricsLog, WandbSettings
+
+settings = WandbSettings("p3", "walk", "walk-1", {"ppo": {"clip": 0.2}})
+for iterations, resume_at in ((range(1, 4), None), (range(3, 5), 3)):
+    with MetricsLog(Path(sys.argv[1]), tensorboard=False, resume_at=resume_at, wandb=settings) as log:
+        for iteration in iterations:
+            log.write(iteration, {"loss/kl": iteration / 8, "loss/value": float("nan")})
+    time.sleep(1.1)  # W&B names its directories by the second
+"""
+
+
+def test_wandb_itself_offline(tmp_path):
+    """The real package, in a process of its own: the history is on the disk, and nobody was called."""
+    pytest.importorskip("wandb")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        own = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+        called = dict.fromkeys(("WANDB_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address)
+        environment = {**own, **called, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+        command = [sys.executable, "-c", OFFLINE, str(tmp_path)]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    files = sorted(tmp_path.glob("wandb/offline-run-*-walk-1/run-walk-1.wandb"))
+    assert [wandb_history(path) for path in files] == [
+        {1: {"loss/kl": 0.125}, 2: {"loss/kl": 0.25}, 3: {"loss/kl": 0.375}},
+        {3: {"loss/kl": 0.375}, 4: {"loss/kl": 0.5}},
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE_NAME, "wandb"]
