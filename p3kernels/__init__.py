@@ -1,7 +1,7 @@
 """Gaussian moments and mixture likelihoods through an MLP, as torch ops: the estimators of P³."""
 
 from p3kernels.backends import available_backends
-from p3kernels.estimators import MomentMatching, MonteCarlo
+from p3kernels.estimators import LatentMean, MomentMatching, MonteCarlo
 from p3kernels.ops.elu_moments import elu_moments
 from p3kernels.ops.leaky_relu_moments import leaky_relu_moments
 from p3kernels.ops.linear_elu_moments import linear_elu_moments
@@ -13,6 +13,7 @@ from p3kernels.ops.relu_moments import relu_moments
 from p3kernels.version import __version__
 
 __all__ = [
+    "LatentMean",
     "MomentMatching",
     "MonteCarlo",
     "__version__",

@@ -1,4 +1,8 @@
-"""Two estimators of one marginal policy π(a | o) = ∫ p(a | z) q(z | o) dz, on the same actor and weights."""
+"""Estimators of one marginal policy π(a | o) = ∫ p(a | z) q(z | o) dz, on the same actor and weights.
+
+`MomentMatching` and `MonteCarlo` are P³'s two; `LatentMean` is what they are compared with: the latent's distribution
+ignored.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ def _gaussian_entropy(std: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MomentMatchingPolicy:
+class GaussianPolicy:
     """N(mean, diag(latent_var) + action_std²): deterministic given the observation."""
 
     mean: Tensor
@@ -73,7 +77,7 @@ class MomentMatching:
 
     def policy(
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
-    ) -> MomentMatchingPolicy:
+    ) -> GaussianPolicy:
         """The marginal policy.
 
         Args:
@@ -93,7 +97,28 @@ class MomentMatching:
             layers.activation_parameter,
             backend=self.backend,
         )
-        return MomentMatchingPolicy(mean, latent_var, action_std, latent_mean, latent_std, self.backend)
+        return GaussianPolicy(mean, latent_var, action_std, latent_mean, latent_std, self.backend)
+
+
+@dataclass(frozen=True)
+class LatentMean:
+    """The actor at the latent's mean: p(a | z = E[z]) in place of the marginal, and nothing of the latent's variance.
+
+    Also the estimator of a deterministic latent, where it is exact.
+
+    Args:
+        backend: As for the ops.
+    """
+
+    backend: str | None = None
+
+    def policy(
+        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+    ) -> GaussianPolicy:
+        """The policy; arguments as for `MomentMatching.policy`, and any layers will do."""
+        with torch.autocast(latent_mean.device.type, enabled=False):
+            mean = actor(torch.cat([context, latent_mean], -1).to(action_std.dtype))
+        return GaussianPolicy(mean, torch.zeros_like(mean), action_std, latent_mean, latent_std, self.backend)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.algorithms.schedule import Method
+from trainer.algorithms.method import SHARED_OPTIONS
+from trainer.algorithms.methods import parse_method
+from trainer.metrics import replace_file
 from trainer.tasks import TASKS
 
 
@@ -36,17 +38,16 @@ class PpoConfig:
     """The learning rate follows it."""
     max_grad_norm: float = 1.0
     """Of actor and critic, each."""
-    beta: float = 0.1
-    """Weight of the latent's KL in the VAE loss."""
-    vae_coef: float = 1.0
-    """Weight of the VAE loss."""
     num_steps_per_env: int = 24
     """Control steps of a rollout."""
 
 
 @dataclass
 class ModelConfig:
-    """Networks; encoder and decoder are the paper's."""
+    """Networks and the loss of their representation; encoder and decoder are the paper's.
+
+    What a method's actor does not have, such as a latent without an encoder, cannot be set.
+    """
 
     hidden_dims: tuple[int, ...] | None = None
     """Of actor and critic; the paper's 512 256 128, half of it in the cpu preset."""
@@ -56,6 +57,10 @@ class ModelConfig:
     """Latent size of the proprioceptive history."""
     extero_latent: int = 100
     """Latent size of the height scan."""
+    beta: float = 0.1
+    """Weight of the latent's KL in the VAE loss."""
+    representation_coef: float | None = None
+    """Weight of the representation's loss; 1 by default, 0.5 for spr."""
 
 
 @dataclass
@@ -65,7 +70,7 @@ class TrainConfig:
     task: str = "g1-flat"
     """g1-flat, g1-parkour or walker-parkour."""
     method: str = "p3"
-    """p3 (MM, then MC), mm, mc(N), or vae (one sample)."""
+    """p3 (MM, then MC), mm, mc(N), vae (one sample), z-mean, ae, spr or simple-actor-critic."""
     preset: Literal["cpu", "paper"] = "cpu"
     """cpu: sizes for a few cores and an hour; paper: 4096 environments, 8000 iterations, its entropy bonus."""
     num_envs: int | None = None
@@ -89,10 +94,18 @@ class TrainConfig:
     """Stop, with everything saved, after this time; resume to go on."""
     save_interval: int = 50
     """Iterations between checkpoints."""
+    keep_checkpoints: int | None = None
+    """Keep so many of the newest checkpoints, and that of the switch from MM to MC; all by default."""
+    rollback_after: int = 3
+    """Go back to the last checkpoint after so many iterations in a row in which something was not finite."""
+    diagnose_interval: int = 10
+    """Iterations between measurements of D_eff and of what the latent adds to the action's std; 0 for none."""
     num_threads: int | None = None
     """Simulator threads; all cores by default."""
     tensorboard: bool = True
     """Write TensorBoard events."""
+    wandb_project: str | None = None
+    """Also log to this project of Weights & Biases; WANDB_MODE=offline needs no account."""
     ppo: PpoConfig = field(default_factory=PpoConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
 
@@ -139,7 +152,7 @@ def resolve(config: TrainConfig) -> TrainConfig:
     config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo), model=dataclasses.replace(config.model))
     if config.task not in TASKS:
         raise ValueError(f"--task: no task {config.task!r}; the tasks are {', '.join(TASKS)}")
-    method = Method.parse(config.method)
+    method = parse_method(config.method)
     preset, ppo, model = _PRESETS[config.preset], config.ppo, config.model
     config.num_envs = preset.num_envs if config.num_envs is None else config.num_envs
     config.iterations = preset.iterations[config.task] if config.iterations is None else config.iterations
@@ -148,18 +161,34 @@ def resolve(config: TrainConfig) -> TrainConfig:
     model.hidden_dims = preset.hidden_dims if model.hidden_dims is None else model.hidden_dims
     if config.switch_on_plateau and config.switch_at is not None:
         raise ValueError("--switch-at and --switch-on-plateau exclude each other")
-    if method.kind == "p3" and config.switch_at is None and not config.switch_on_plateau:
+    if method.then is not None and config.switch_at is None and not config.switch_on_plateau:
         config.switch_at = round(preset.mm_share * config.iterations)
     if config.run_dir is None:
         config.run_dir = Path("runs") / f"{config.task}-{config.method}-{config.seed}"
     _check(config)
+    taken = (*SHARED_OPTIONS, *method.options)
+    for option in dataclasses.fields(ModelConfig):
+        if option.name not in taken and getattr(model, option.name) != option.default:
+            raise ValueError(f"--model.{option.name.replace('_', '-')}: {method.name} has no such thing")
     return config
 
 
+_LEAST = {
+    "num_envs": 1,
+    "iterations": 1,
+    "save_interval": 1,
+    "plateau_window": 2,
+    "rollback_after": 1,
+    "diagnose_interval": 0,
+}
+
+
 def _check(config: TrainConfig) -> None:
-    for name, least in (("num_envs", 1), ("iterations", 1), ("save_interval", 1), ("plateau_window", 2)):
+    for name, least in _LEAST.items():
         if getattr(config, name) < least:
             raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(config, name)}")
+    if config.keep_checkpoints is not None and config.keep_checkpoints < 1:
+        raise ValueError(f"--keep-checkpoints: expected at least 1, got {config.keep_checkpoints}")
     if config.max_minutes is not None and not config.max_minutes > 0:
         raise ValueError(f"--max-minutes: expected a positive number, got {config.max_minutes}")
     if config.switch_at is not None and config.switch_at < 0:
@@ -183,7 +212,8 @@ def rsl_rl_config(config: TrainConfig) -> dict[str, Any]:
     """The run's algorithm and models, in rsl_rl's form."""
     ppo = dataclasses.asdict(config.ppo)
     steps = ppo.pop("num_steps_per_env")
-    model = dataclasses.asdict(config.model)
+    method, model = parse_method(config.method), dataclasses.asdict(config.model)
+    taken = {name: model[name] for name in (*SHARED_OPTIONS, *method.options) if model[name] is not None}
     return {
         "num_steps_per_env": steps,
         "save_interval": config.save_interval,
@@ -197,7 +227,7 @@ def rsl_rl_config(config: TrainConfig) -> dict[str, Any]:
             "rnd_cfg": None,
             **ppo,
         },
-        "actor": {"class_name": "trainer.models:P3Actor", **model},
+        "actor": {"class_name": method.actor, **taken},
         "critic": {
             "class_name": "rsl_rl.models:MLPModel",
             "hidden_dims": list(model["hidden_dims"]),
@@ -210,14 +240,26 @@ def rsl_rl_config(config: TrainConfig) -> dict[str, Any]:
 def save_config(config: TrainConfig, path: Path) -> None:
     """Writes the resolved settings as JSON."""
     text = json.dumps(dataclasses.asdict(config), indent=2, default=str)
-    path.write_text(text + "\n", encoding="utf-8")
+    replace_file(path, (text + "\n").encode())
 
 
 def load_config(path: Path) -> TrainConfig:
-    """Reads what `save_config` wrote."""
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    ppo = PpoConfig(**raw.pop("ppo"))
-    model = raw.pop("model")
+    """Reads what `save_config` wrote.
+
+    Raises:
+        ValueError: It is damaged, or of a version with other settings.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        ppo, model = raw.pop("ppo"), raw.pop("model")
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path}: expected the settings of a run as JSON ({error})") from error
+    for kind, found in ((TrainConfig, raw), (PpoConfig, ppo), (ModelConfig, model)):
+        unknown = found.keys() - {option.name for option in dataclasses.fields(kind)}
+        if unknown:
+            raise ValueError(
+                f"{path}: written by another version; this one has no setting {', '.join(sorted(unknown))}"
+            )
     model["hidden_dims"] = tuple(model["hidden_dims"])
     raw["run_dir"] = Path(raw["run_dir"])
-    return TrainConfig(**raw, ppo=ppo, model=ModelConfig(**model))
+    return TrainConfig(**raw, ppo=PpoConfig(**ppo), model=ModelConfig(**model))

@@ -120,7 +120,11 @@ class LocomotionEnv(VecEnv):
         self.state, broken = self.engine.step(task.targets(actions))
         self._advance()
         terms = task.reward_terms(self.state, episode)
-        reward = torch.where(broken, 0.0, task.config.control_dt * terms.sum(0))
+        self._remember()
+        final, unfit = self._made_finite(self._observe())
+        broken = broken | unfit | ~torch.isfinite(terms.sum(0))
+        terms = torch.where(broken, 0.0, terms)
+        reward = task.config.control_dt * terms.sum(0)
         terminated = task.terminated(self.state) | broken
         reward = reward - task.config.fall_penalty * (terminated & ~broken)
         self._episode_return += reward
@@ -128,8 +132,6 @@ class LocomotionEnv(VecEnv):
         timed_out = (episode.step >= task.max_steps) | traversed | self._left_tile()
         timed_out &= ~terminated
         done = terminated | timed_out
-        self._remember()
-        final = self._observe()
         extras: dict[str, Any] = {
             "time_outs": timed_out,
             "final_observations": final,
@@ -183,6 +185,15 @@ class LocomotionEnv(VecEnv):
     def _observe(self) -> TensorDict:
         groups = self.task.observe(self.state, self.episode, self.generator)
         return TensorDict(groups, batch_size=[self.num_envs])
+
+    def _made_finite(self, observations: TensorDict) -> tuple[TensorDict, Tensor]:
+        """Observations whose rows that were not finite are those of the step before, and which rows [E] were."""
+        sums = torch.stack([value.sum(-1) for value in observations.values()])
+        unfit = ~torch.isfinite(sums).all(0)
+        if unfit.any():
+            for name, value in observations.items():
+                value[unfit] = self._observations[name][unfit]
+        return observations, unfit
 
     def _distance(self) -> Tensor:
         return (self.state.root_pos[:, :2] - self.episode.spawn).norm(dim=-1)

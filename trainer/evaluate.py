@@ -18,7 +18,7 @@ from trainer.algorithms import P3PPO
 from trainer.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.config import TrainConfig, load_config, rsl_rl_config
 from trainer.env import LocomotionEnv, one_thread
-from trainer.models import P3Actor
+from trainer.models.actor import LatentActor
 from trainer.tasks import LocomotionTask, make_task
 
 
@@ -37,7 +37,7 @@ class Evaluation:
     episodes: int
 
 
-def load_policy(run_dir: Path, checkpoint: Path | None = None) -> tuple[P3Actor, TrainConfig, Path]:
+def load_policy(run_dir: Path, checkpoint: Path | None = None) -> tuple[LatentActor, TrainConfig, Path]:
     """The actor of a run, ready to act; the latest checkpoint by default.
 
     Raises:
@@ -58,7 +58,7 @@ def load_policy(run_dir: Path, checkpoint: Path | None = None) -> tuple[P3Actor,
     return algorithm.actor, config, path
 
 
-def action_of(actor: P3Actor, latent: str) -> Callable[[TensorDict], Tensor]:
+def action_of(actor: LatentActor, latent: str) -> Callable[[TensorDict], Tensor]:
     """How to act: "mean" of the latent as deployed, a "sample" of it, or the whole "policy" with exploration."""
     if latent == "policy":
         return lambda observations: actor(observations, stochastic_output=True)

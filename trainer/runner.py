@@ -1,50 +1,42 @@
-"""The training loop: rollout, update, log, save."""
+"""The training loop: rollout, update, log, save; and what it does when one of them goes wrong."""
 
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from p3kernels import MomentMatching
-from p3kernels.estimators import MomentMatchingPolicy
+from p3kernels import MomentMatching, MonteCarlo
 from trainer.algorithms import P3PPO
-from trainer.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
+from trainer.checkpoint import checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.config import TrainConfig, rsl_rl_config
+from trainer.diagnostics import latent_scalars, policy_scalars, resident_mib
 from trainer.env import LocomotionEnv, one_thread
-from trainer.metrics import MetricsLog
+from trainer.interrupt import Interrupt, Interrupted
+from trainer.metrics import MetricsLog, WandbSettings
+from trainer.models.actor import Estimator
 from trainer.progress import Progress
 from trainer.tasks import make_task
 
 _EPISODES = ("reward", "length", "fell", "traversed")
 _WINDOW = 200
 """Finished episodes that the reported means are over."""
+_MOST_ROLLBACKS = 3
+"""To one and the same checkpoint; then the trouble is not chance."""
 
 
-class _Interrupt:
-    """Ctrl-C, the first time, only asks; the second time it interrupts."""
+class Diverged(RuntimeError):
+    """The training breaks again and again, and there is nothing to go back to that helps."""
 
-    def __init__(self) -> None:
-        self.asked = False
 
-    def __enter__(self) -> _Interrupt:
-        self._before = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _handle(self, *_: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        print("\ninterrupted: finishing this iteration, then saving; again to leave at once", file=sys.stderr)
+class NotSaved(OSError):
+    """The training is done, but its last checkpoint could not be written."""
 
 
 class Runner:
@@ -52,12 +44,13 @@ class Runner:
 
     Args:
         config: Resolved.
+        wandb: Where to log in Weights & Biases; None for nowhere.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, wandb: WandbSettings | None = None) -> None:
         assert config.num_envs is not None  # resolved
         assert config.run_dir is not None
-        self.config, self.run_dir = config, config.run_dir
+        self.config, self.run_dir, self._wandb = config, config.run_dir, wandb
         torch.manual_seed(config.seed)
         self.env = LocomotionEnv(
             make_task(config.task), config.num_envs, seed=config.seed, num_threads=config.num_threads
@@ -65,8 +58,13 @@ class Runner:
         observations = self.env.get_observations()
         self.algorithm = P3PPO.construct_algorithm(observations, self.env, rsl_rl_config(config), "cpu")
         self.algorithm.train_mode()
-        self.total_steps, self.total_seconds, self.broken = 0, 0.0, 0
+        self.total_steps, self.total_seconds, self.broken, self.rollbacks = 0, 0.0, 0, 0
         self._finished = {name: deque[float](maxlen=_WINDOW) for name in _EPISODES}
+        self._switched_at: int | None = None
+        self._trouble = 0
+        self._returns_to: dict[Path, int] = defaultdict(int)
+        self._unsaved = False
+        self._note: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
 
     @property
     def iteration(self) -> int:
@@ -76,34 +74,60 @@ class Runner:
     def learn(self, *, quiet: bool = False) -> None:
         """Trains up to `config.iterations`, or for `config.max_minutes`.
 
-        The first Ctrl-C waits for the iteration's end, so that what is saved continues exactly, then raises
-        KeyboardInterrupt; a second one leaves at once, with the last checkpoint as it was.
+        The first Ctrl-C or SIGTERM waits for the iteration's end, so that what is saved continues exactly; a second one
+        leaves at once, with the last checkpoint as it was.
+
+        Raises:
+            Interrupted: After the first signal, with everything saved.
+            Diverged: It broke again and again.
+            NotSaved: The last checkpoint could not be written.
         """
-        target, start = self.config.iterations, self.iteration
-        minutes = self.config.max_minutes
-        deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+        target, minutes = self.config.iterations, self.config.max_minutes
         assert target is not None
+        deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
         with contextlib.ExitStack() as stack:
-            log = MetricsLog(self.run_dir, tensorboard=self.config.tensorboard, resume_at=start + 1 if start else None)
-            stack.callback(log.close)
-            progress = None if quiet else stack.enter_context(contextlib.closing(Progress(target, start=start)))
-            interrupt = stack.enter_context(_Interrupt())
+            self._open_log()
+            stack.callback(self._close_log)
+            progress = None
+            if not quiet:
+                progress = stack.enter_context(contextlib.closing(Progress(target, start=self.iteration)))
+                self._note = progress.note
+            self.algorithm.report = self._note
+            interrupt = stack.enter_context(Interrupt(self._note))
             while self.iteration < target:
                 before = self.algorithm.actor.estimator
                 scalars = self.step()
-                log.write(self.iteration, scalars)
+                if self._trouble >= self.config.rollback_after:
+                    self._roll_back()
+                    continue
+                self._log.write(self.iteration, scalars)
                 switched = before != self.algorithm.actor.estimator
                 if progress is not None:
                     progress.update(self.iteration, scalars)
-                    if switched:
-                        progress.note(f"iteration {self.iteration}: from moment matching to Monte Carlo (LSFT)")
-                stop = interrupt.asked or time.monotonic() > deadline
-                if switched or stop or self.iteration % self.config.save_interval == 0 or self.iteration == target:
-                    self.save()
+                if switched:
+                    self._switched_at = self.iteration
+                    self._note(f"iteration {self.iteration}: from moment matching to Monte Carlo (LSFT)")
+                stop = interrupt.number is not None or time.monotonic() > deadline or self.iteration == target
+                # An iteration in trouble is nothing to go back to: its checkpoint waits for a good one.
+                self._unsaved |= switched or stop or self.iteration % self.config.save_interval == 0
+                if self._unsaved and (self._trouble == 0 or stop):
+                    self._try_to_save(last=stop)
                 if stop:
                     break
-        if interrupt.asked:
-            raise KeyboardInterrupt
+        if interrupt.number is not None:
+            raise Interrupted(interrupt.number)
+
+    def _open_log(self) -> None:
+        """From the next iteration on: what was logged of it and of later ones, by a run that ended there, goes."""
+        self._log = MetricsLog(
+            self.run_dir,
+            tensorboard=self.config.tensorboard,
+            resume_at=self.iteration + 1 if self.iteration else None,
+            wandb=self._wandb,
+        )
+
+    def _close_log(self) -> None:
+        self._log.close()
 
     def step(self) -> dict[str, float]:
         """One iteration: rollout and update; returns what to log."""
@@ -113,6 +137,7 @@ class Runner:
         terms: dict[str, float] = defaultdict(float)
         count = self.config.ppo.num_steps_per_env
         simulating = 0.0
+        restored, broken = algorithm.restored_weights, self.broken
         with torch.inference_mode(), one_thread():
             observations = env.get_observations()
             for _ in range(count):
@@ -121,7 +146,7 @@ class Runner:
                 observations, reward, done, extras = env.step(action)
                 simulating += time.perf_counter() - before
                 algorithm.process_env_step(observations, reward, done, extras)
-                self._note(extras)
+                self._count(extras)
                 for name, value in extras["log"].items():
                     terms[name] += value / count
             algorithm.compute_returns(observations)
@@ -129,6 +154,11 @@ class Runner:
         losses = algorithm.update()
         finished = time.perf_counter()
 
+        went_wrong = losses["skipped_steps"] > 0 or algorithm.restored_weights > restored
+        self._trouble = self._trouble + 1 if went_wrong else 0
+        if self.broken > broken:
+            diverged, why = self.broken - broken, env.engine.latest_warning()
+            self._note(f"iteration {self.iteration}: {diverged} simulations broke and began anew: {why}")
         steps = count * env.num_envs
         self.total_steps += steps
         self.total_seconds += finished - started
@@ -137,67 +167,120 @@ class Runner:
         scalars |= {f"episode/{name}": sum(v) / len(v) for name, v in self._finished.items() if v}
         scalars |= self._policy_scalars()
         return scalars | {
-            "estimator/num_samples": 0.0 if isinstance(estimator, MomentMatching) else float(estimator.num_samples),
+            "estimator/num_samples": _num_samples(estimator),
             "steps/total": float(self.total_steps),
             "steps/broken": float(self.broken),
+            "steps/replaced_rows": float(algorithm.replaced_rows),
+            "steps/restored_weights": float(algorithm.restored_weights),
+            "steps/rollbacks": float(self.rollbacks),
             "time/total_seconds": self.total_seconds,
             "speed/steps_per_second": steps / (finished - started),
-            "speed/simulation_seconds": simulating,
-            "speed/policy_seconds": rolled_out - started - simulating,
-            "speed/update_seconds": finished - rolled_out,
+            "speed/simulation_steps_per_second": steps / simulating,
+            "speed/policy_steps_per_second": steps / (rolled_out - started - simulating),
+            "speed/update_steps_per_second": steps / (finished - rolled_out),
+            "memory/resident_mib": resident_mib(),
         }
 
-    def _note(self, extras: dict[str, Any]) -> None:
+    def _count(self, extras: dict[str, Any]) -> None:
         self.broken += int(extras["broken"].sum())
         for name, values in extras.get("episodes", {}).items():
             self._finished[name].extend(values.tolist())
 
     def _policy_scalars(self) -> dict[str, float]:
-        """Exploration and latent noise, and how many latents carry something, on the current observations."""
-        actor, observations = self.algorithm.actor, self.env.get_observations()
-        with torch.inference_mode():
-            context, latent = actor.encode(observations)
-            policy = MomentMatching().policy(actor.mlp, context, latent.mean, latent.std, actor.action_std)
-            assert isinstance(policy, MomentMatchingPolicy)
-            active = (latent.mean.var(0) > 0.01) if len(latent.mean) > 1 else torch.zeros(1)
-            return {
-                "policy/action_std": actor.action_std.mean().item(),
-                "policy/latent_action_std": policy.latent_var.mean().sqrt().item(),
-                "policy/latent_std": latent.std.mean().item(),
-                "policy/active_latents": active.sum().item(),
-            }
+        """On the current observations, which no update has seen yet."""
+        actor, observations, every = self.algorithm.actor, self.env.get_observations(), self.config.diagnose_interval
+        scalars = policy_scalars(actor, observations)
+        if every and (self.iteration % every == 0 or self.iteration == 1):
+            scalars |= latent_scalars(actor, observations, clip=self.config.ppo.clip_param, seed=self.iteration)
+        return scalars
+
+    def _try_to_save(self, *, last: bool) -> None:
+        """Saves; where that fails the training goes on and tries again, and only the last failure is an error."""
+        try:
+            self.save()
+        except OSError as error:
+            reason = error.strerror or error
+            message = f"iteration {self.iteration}: no checkpoint written to {self.run_dir}: {reason}"
+            if last:
+                raise NotSaved(f"{message}; the earlier ones are as they were") from error
+            self._note(f"{message}; going on, and trying again after the next iteration")
+            return
+        self._unsaved = False
+        if self.config.keep_checkpoints is not None:
+            spare = () if self._switched_at is None else (self._switched_at,)
+            prune_checkpoints(self.run_dir, self.config.keep_checkpoints, spare)
+
+    def _roll_back(self) -> None:
+        """To the last checkpoint, with other random numbers and smaller steps: the same would end the same way."""
+        happened = f"iteration {self.iteration}: trouble in {self._trouble} iterations in a row"
+        try:
+            path, content, _ = newest_readable(self.run_dir, self.config.task)
+        except FileNotFoundError:
+            raise Diverged(f"{happened}, and no checkpoint to go back to") from None
+        if self._returns_to[path] >= _MOST_ROLLBACKS:
+            raise Diverged(f"{happened}, {_MOST_ROLLBACKS} times after going back to {path}") from None
+        self._returns_to[path] += 1
+        rollbacks = self.rollbacks + 1
+        self._load(content)
+        self.rollbacks = rollbacks
+        torch.manual_seed(self.config.seed + 1_000_003 * rollbacks)
+        self.env.generator.manual_seed(self.config.seed + 1_000_003 * rollbacks)
+        self.algorithm.set_learning_rate(0.5 * self.algorithm.learning_rate)
+        self._close_log()
+        self._open_log()
+        self._note(f"{happened}: back to {path}, with other random numbers and half the learning rate")
 
     def save(self) -> Path:
         """Writes a checkpoint of everything a bit-exact continuation needs."""
         path = checkpoint_path(self.run_dir, self.iteration)
         content = {
             "task": self.config.task,
+            "method": self.config.method,
             "algorithm": self.algorithm.save(),
             "environment": self.env.state_dict(),
             "torch_rng": torch.get_rng_state(),
             "iter": self.iteration,
-            "totals": {"steps": self.total_steps, "seconds": self.total_seconds, "broken": self.broken},
+            "totals": {
+                "steps": self.total_steps,
+                "seconds": self.total_seconds,
+                "broken": self.broken,
+                "rollbacks": self.rollbacks,
+            },
+            "switched_at": self._switched_at,
+            "trouble": self._trouble,
             "finished": {name: list(values) for name, values in self._finished.items()},
         }
         save_checkpoint(path, content)
         return path
 
-    def restore(self, path: Path | None = None) -> Path:
-        """Continues from a checkpoint; the latest of the run directory by default.
+    def restore(self) -> Path:
+        """Continues from the newest checkpoint of the run directory that can be read; says which could not.
 
         Raises:
             FileNotFoundError: There is none.
-            ValueError: It belongs to another task or size.
+            ValueError: None can be read, or it belongs to another task, method, size or version.
         """
-        found = path or latest_checkpoint(self.run_dir)
-        if found is None:
-            raise FileNotFoundError(f"--resume: no checkpoint in {self.run_dir}")
-        content = load_checkpoint(found, self.config.task)
+        path, content, refused = newest_readable(self.run_dir, self.config.task)
+        for message in refused:
+            self._note(f"passed over: {message}")
+        if content["method"] != self.config.method:
+            raise ValueError(f"{path}: of method {content['method']!r}, this run is {self.config.method!r}")
+        self._load(content)
+        return path
+
+    def _load(self, content: dict[str, Any]) -> None:
         self.algorithm.load(content["algorithm"], None, True)
         self.env.load_state_dict(content["environment"])
         totals = content["totals"]
-        self.total_steps, self.total_seconds, self.broken = totals["steps"], totals["seconds"], totals["broken"]
-        for name, values in content["finished"].items():
-            self._finished[name] = deque(values, maxlen=_WINDOW)
+        self.total_steps, self.total_seconds = totals["steps"], totals["seconds"]
+        self.broken, self.rollbacks = totals["broken"], totals["rollbacks"]
+        self._switched_at, self._trouble = content["switched_at"], content["trouble"]
+        self._finished = {name: deque(values, maxlen=_WINDOW) for name, values in content["finished"].items()}
         torch.set_rng_state(content["torch_rng"])
-        return found
+
+
+def _num_samples(estimator: Estimator) -> float:
+    """N of Monte Carlo, 0 for moment matching, -1 where the latent's distribution is not used."""
+    if isinstance(estimator, MonteCarlo):
+        return float(estimator.num_samples)
+    return 0.0 if isinstance(estimator, MomentMatching) else -1.0

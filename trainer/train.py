@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,59 +13,105 @@ import tyro
 
 from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, save_config
-from trainer.metrics import read_metrics
+from trainer.interrupt import Interrupted
+from trainer.metrics import WandbSettings, read_metrics
 from trainer.report import write_report
-from trainer.runner import Runner
+from trainer.run_dir import locked
+from trainer.runner import Diverged, NotSaved, Runner
 
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
-    """Trains as the command line says; 0, or 2 for a wrong command line, or 130 after Ctrl-C with all saved."""
+    """Trains as the command line says.
+
+    Returns:
+        0; 1 if the training diverged or its end could not be saved; 2 for a wrong command line; 128 + the signal's
+        number after Ctrl-C (130) or SIGTERM (143), with everything saved.
+    """
     config = tyro.cli(TrainConfig, args=list(arguments), prog=prog)
-    try:
-        config = _prepare(config)
-        assert config.run_dir is not None
-        runner = Runner(config)
-        if config.resume:
-            print(f"continuing from {runner.restore()}")
-    except (ValueError, FileNotFoundError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
-    print(
-        f"{config.task}, {config.method}, {config.num_envs} environments, to iteration {config.iterations}"
-        f" -> {config.run_dir}"
-    )
-    interrupted = False
+    with contextlib.ExitStack() as stack:
+        try:
+            config = _settings(config)
+            assert config.run_dir is not None
+            stack.enter_context(locked(config.run_dir))
+            _begin(config)
+            runner = Runner(config, _wandb(config))
+            if config.resume:
+                print(f"continuing from {runner.restore()}")
+        except (ValueError, ImportError, OSError) as error:
+            print(f"{prog}: {error}", file=sys.stderr)
+            return 2
+        print(
+            f"{config.task}, {config.method}, {config.num_envs} environments, to iteration {config.iterations}"
+            f" -> {config.run_dir}"
+        )
+        code = _learn(runner, config.run_dir, prog)
+        for line in _summary(config.run_dir):
+            print(line)
+        try:
+            print(f"report: {write_report(config.run_dir).resolve()}")
+        except OSError as error:  # a full disk; `p3 report` can make up for it
+            print(f"{prog}: no report: {error.strerror or error}", file=sys.stderr)
+    return code
+
+
+def _learn(runner: Runner, run_dir: Path, prog: str) -> int:
+    """Trains, and tells how it ended."""
     try:
         runner.learn()
-    except KeyboardInterrupt:
-        interrupted = True
-        print(f"interrupted; the last checkpoint is {latest_checkpoint(config.run_dir)}")
-        print(f"go on with: {prog} --run-dir {config.run_dir} --resume")
-    for line in _summary(config.run_dir):
-        print(line)
-    print(f"report: {write_report(config.run_dir).resolve()}")
-    return 130 if interrupted else 0
+    except KeyboardInterrupt as stop:
+        print(f"interrupted; the last checkpoint is {latest_checkpoint(run_dir)}")
+        print(f"go on with: {prog} --run-dir {run_dir} --resume")
+        return 128 + (stop.number if isinstance(stop, Interrupted) else 2)
+    except (Diverged, NotSaved) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        print(f"the last checkpoint is {latest_checkpoint(run_dir)}")
+        return 1
+    return 0
 
 
-def _prepare(config: TrainConfig) -> TrainConfig:
-    """Resolved settings in an existing run directory; a resumed run keeps its own, but for the new target."""
+def _settings(config: TrainConfig) -> TrainConfig:
+    """Resolved; a resumed run keeps its own, but for the new target and time limit."""
+    if not config.resume:
+        return resolve(config)
+    run_dir = resolve(config).run_dir
+    assert run_dir is not None
+    path = run_dir / "config.json"
+    if not path.exists():
+        raise FileNotFoundError(f"--resume: no config.json in {run_dir}")
+    saved = load_config(path)
+    if config.iterations is not None:
+        saved.iterations = config.iterations
+    saved.max_minutes, saved.resume, saved.run_dir = config.max_minutes, True, run_dir
+    return resolve(saved)
+
+
+def _begin(config: TrainConfig) -> None:
+    """Writes the settings of a new run into its directory."""
     if config.resume:
-        run_dir = resolve(config).run_dir
-        assert run_dir is not None
-        saved = _saved_config(run_dir)
-        if config.iterations is not None:
-            saved.iterations = config.iterations
-        saved.max_minutes = config.max_minutes
-        saved.resume, saved.run_dir = True, run_dir
-        return saved
-    config = resolve(config)
+        return
+    run_dir = config.run_dir
+    assert run_dir is not None
+    if latest_checkpoint(run_dir) is not None:
+        raise ValueError(f"--run-dir: {run_dir} holds a run; add --resume to continue it, or name another")
+    for name in ("metrics.jsonl", "wandb_id"):
+        (run_dir / name).unlink(missing_ok=True)
+    save_config(config, run_dir / "config.json")
+
+
+def _wandb(config: TrainConfig) -> WandbSettings | None:
+    """The run's place in Weights & Biases, the same one after a resume."""
+    if config.wandb_project is None:
+        return None
     assert config.run_dir is not None
-    if latest_checkpoint(config.run_dir) is not None:
-        raise ValueError(f"--run-dir: {config.run_dir} holds a run; add --resume to continue it, or name another")
-    config.run_dir.mkdir(parents=True, exist_ok=True)
-    (config.run_dir / "metrics.jsonl").unlink(missing_ok=True)
-    save_config(config, config.run_dir / "config.json")
-    return config
+    path = config.run_dir / "wandb_id"
+    if not path.exists():
+        path.write_text(secrets.token_hex(8), encoding="utf-8")
+    return WandbSettings(
+        project=config.wandb_project,
+        name=config.run_dir.resolve().name,
+        id=path.read_text(encoding="utf-8").strip(),
+        config=dataclasses.asdict(config),
+    )
 
 
 def _summary(run_dir: Path) -> list[str]:
@@ -75,10 +124,3 @@ def _summary(run_dir: Path) -> list[str]:
         f"{name}: {first[key]:.1f} at iteration {first['iteration']:.0f} -> {last[key]:.1f} at {last['iteration']:.0f}"
         for name, key in (("episode reward", "episode/reward"), ("episode length", "episode/length"))
     ]
-
-
-def _saved_config(run_dir: Path) -> TrainConfig:
-    path = run_dir / "config.json"
-    if not path.exists():
-        raise FileNotFoundError(f"--resume: no config.json in {run_dir}")
-    return load_config(path)

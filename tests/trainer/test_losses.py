@@ -1,15 +1,11 @@
-"""Every term of the loss on numbers worked out by hand."""
+"""Every term of PPO's loss on numbers worked out by hand."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from torch import Tensor
 
-from trainer.algorithms.losses import VaeLoss, clipped_surrogate, vae_loss, value_loss
-from trainer.models.networks import Latent
+from trainer.algorithms.losses import clipped_surrogate, value_loss
 
 # Float32 sums of a handful of numbers of order 1.
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
@@ -54,79 +50,3 @@ def test_a_clipped_value_has_no_gradient():
     value = torch.tensor([1.0, 1.0, 0.1], requires_grad=True)
     value_loss(value, torch.zeros(3), torch.tensor([3.0, 0.0, 0.0]), 0.5).backward()
     torch.testing.assert_close(value.grad, torch.tensor([0.0, 2.0, 0.2]) / 3, **TOLERANCE)
-
-
-def arguments(next_valid: list[float], copies: int = 1) -> dict[str, Tensor | Latent | tuple[Tensor, Tensor] | int]:
-    """Two rows, P = 2, S = 3, latents of 1 and 3 columns; the whole `copies` times."""
-
-    def rows(values: list[list[float]]) -> Tensor:
-        return torch.tensor(values).repeat(copies, 1).requires_grad_()
-
-    latent = Latent(
-        mean=rows([[2.0, 0.0, 1.0, 2.0], [0.0, 0.0, 0.0, 0.0]]),
-        std=rows([[1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 1.0, 1.0]]),
-        velocity=rows([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
-    )
-    return {
-        "latent": latent,
-        "decoded": (rows([[1.0, 3.0], [5.0, 0.0]]), rows([[1.0, 1.0, 1.0], [0.0, 0.0, 3.0]])),
-        "next_proprio": rows([[0.0, 0.0], [1.0, 2.0]]),
-        "next_valid": torch.tensor(next_valid).repeat(copies),
-        "scan": rows([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]),
-        "velocity": rows([[0.0, 0.0, 2.0], [0.0, 3.0, 0.0]]),
-        "proprio_latent": 1,
-    }
-
-
-@pytest.mark.parametrize(
-    ("next_valid", "proprio"),
-    # The rows' squared errors are (1 + 9) / 2 = 5 and (16 + 4) / 2 = 10.
-    [([1.0, 1.0], 7.5), ([1.0, 0.0], 5.0), ([0.0, 1.0], 10.0), ([0.0, 0.0], 0.0)],
-)
-def test_vae_loss(next_valid, proprio):
-    loss = vae_loss(**arguments(next_valid))
-    # KL of a dimension: (mean² + var - 1) / 2 - log std.
-    stretched = 1.5 - math.log(2)
-    latent_kl = 0.5 * (2.0 / 2 + (0.5 + 2.0 + stretched) / 6)
-    expected = {"proprio": proprio, "scan": (1 + 4) / 6, "velocity": (1 + 4 + 9) / 6, "latent_kl": latent_kl}
-    for name, value in expected.items():
-        torch.testing.assert_close(getattr(loss, name), torch.tensor(value), **TOLERANCE)
-
-
-def test_all_masked_is_finite_with_finite_gradients():
-    named = arguments([0.0, 0.0])
-    vae_loss(**named).total(0.1).backward()
-    assert named["decoded"][0].grad.count_nonzero() == 0
-    for tensor in (named["latent"].mean, named["latent"].std, named["decoded"][1]):
-        assert tensor.grad.isfinite().all()
-        assert tensor.grad.count_nonzero() > 0
-
-
-def test_a_masked_row_gets_no_gradient():
-    named = arguments([1.0, 0.0])
-    vae_loss(**named).proprio.backward()
-    # 2 (decoded - next) / P over one valid row.
-    torch.testing.assert_close(named["decoded"][0].grad, torch.tensor([[1.0, 3.0], [0.0, 0.0]]), **TOLERANCE)
-
-
-def test_no_term_grows_with_the_batch():
-    """A KL summed over the batch would outweigh the errors the more, the larger the batch."""
-    one, many = (vae_loss(**arguments([1.0, 0.0], copies)) for copies in (1, 50))
-    for name in ("proprio", "scan", "velocity", "latent_kl"):
-        assert getattr(one, name) > 0
-        torch.testing.assert_close(getattr(many, name), getattr(one, name), **TOLERANCE)
-
-
-def test_latents_weigh_the_same_whatever_their_sizes():
-    """Each of the two latents adds half of its own mean: a hundred do not drown ten."""
-    named = arguments([1.0, 1.0])
-    named["latent"] = Latent(torch.tensor([[2.0] + [0.0] * 100]), torch.ones(1, 101), torch.zeros(1, 3))
-    torch.testing.assert_close(vae_loss(**named).latent_kl, torch.tensor(1.0), **TOLERANCE)
-    named["latent"] = Latent(torch.tensor([[0.0] + [2.0] * 100]), torch.ones(1, 101), torch.zeros(1, 3))
-    torch.testing.assert_close(vae_loss(**named).latent_kl, torch.tensor(1.0), **TOLERANCE)
-
-
-def test_total():
-    loss = VaeLoss(*map(torch.tensor, (1.0, 2.0, 4.0, 30.0)))
-    assert loss.total(0.1) == pytest.approx(10.0)
-    assert loss.total(0.0) == 7.0

@@ -18,8 +18,8 @@ from p3kernels import MomentMatching, MonteCarlo
 from p3kernels.estimators import MonteCarloPolicy
 from trainer.config import TrainConfig, resolve, rsl_rl_config
 from trainer.models import P3Actor
+from trainer.models.actor import gaussian_kl
 from trainer.models.networks import Decoder, Encoder, Latent, _GridLayer
-from trainer.models.p3_actor import gaussian_kl
 
 GROUPS = {"actor": ["proprio", "history", "extero"]}
 
@@ -49,7 +49,7 @@ def dense(*sizes: int) -> int:
 @pytest.fixture(scope="module")
 def paper_actor() -> P3Actor:
     """The G1's: 96 proprioceptive values, 5 frames, a scan of 11 × 17, 29 actions."""
-    sizes = {"proprio": 96, "history": 480, "extero": 187}
+    sizes = {"proprio": 96, "history": 480, "extero": 187, "velocity": 3}
     obs = TensorDict({name: torch.zeros(2, size) for name, size in sizes.items()}, batch_size=[2])
     return P3Actor(obs, GROUPS, "actor", 29)
 
@@ -100,7 +100,7 @@ class TestThePapersTable:
         assert list(made["critic"]["hidden_dims"]) == list(made["actor"]["hidden_dims"]) == [512, 256, 128]
         assert (made["actor"]["proprio_latent"], made["actor"]["extero_latent"]) == (10, 100)
         assert made["actor"]["init_std"] == 1.0
-        assert made["algorithm"]["beta"] == 0.1
+        assert made["actor"]["beta"] == 0.1
 
 
 def grid_layers(shape: tuple[int, int]) -> list[_GridLayer]:

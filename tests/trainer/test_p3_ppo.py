@@ -311,12 +311,12 @@ class TestMinibatches:
         minibatches, orders, sizes = algorithm._minibatches, [], []
 
         def spy(data: dict[str, Any]) -> Any:
-            data["row"] = torch.arange(len(data["actions"]))
             rows = []
             for batch in minibatches(data):
-                row = batch["row"]
+                row = batch["rows"]
                 rows.append(row)
-                for name, value in data.items():  # the parts of a batch belong together
+                for name in batch.keys() - {"rows"}:  # the parts of a batch belong together
+                    value = data[name]
                     assert (batch[name] == value[row]).all(), name
                 yield batch
             sizes.append([len(row) for row in rows])

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from p3kernels import MomentMatching, MonteCarlo
-from trainer.algorithms.schedule import EstimatorSchedule, Method, Plateau
+from p3kernels import LatentMean, MomentMatching, MonteCarlo
+from trainer.algorithms.methods import METHODS, parse_method
+from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "estimator", "then"),
     [
-        ("mm", Method("mm", 0)),
-        ("mc", Method("mc", 15)),
-        ("mc(1)", Method("mc", 1)),
-        ("mc(50)", Method("mc", 50)),
-        ("vae", Method("mc", 1)),
-        ("p3", Method("p3", 15)),
-        ("p3(4)", Method("p3", 4)),
+        ("mm", MomentMatching(), None),
+        ("mc", MonteCarlo(15), None),
+        ("mc(1)", MonteCarlo(1), None),
+        ("mc(50)", MonteCarlo(50), None),
+        ("vae", MonteCarlo(1), None),
+        ("p3", MomentMatching(), MonteCarlo(15)),
+        ("p3(4)", MomentMatching(), MonteCarlo(4)),
+        ("z-mean", LatentMean(), None),
+        ("ae", LatentMean(), None),
+        ("spr", LatentMean(), None),
+        ("simple-actor-critic", LatentMean(), None),
     ],
 )
-def test_method(text, expected):
-    assert Method.parse(text) == expected
+def test_method(text, estimator, then):
+    method = parse_method(text)
+    assert (method.estimator, method.then) == (estimator, then)
+    assert parse_method(method.name) == method
+    assert text.split("(")[0] in METHODS
 
 
 @pytest.mark.parametrize(
@@ -41,22 +49,33 @@ def test_method(text, expected):
         "mc\n",
         "vae(2)",
         "ppo",
+        "ae(1)",
+        "SPR",
     ],
 )
 def test_no_method(text):
-    with pytest.raises(ValueError, match=r"method: expected mm, mc, mc\(N\), vae, p3 or p3\(N\), got "):
-        Method.parse(text)
+    with pytest.raises(
+        ValueError, match=r"method: expected p3, p3\(N\), mc, mc\(N\), mm, vae, z-mean, ae, spr, .* got "
+    ):
+        parse_method(text)
+
+
+def test_a_near_miss_is_named():
+    with pytest.raises(ValueError, match="did you mean 'z-mean'"):
+        parse_method("zmean")
 
 
 @pytest.mark.parametrize("text", ["mc(0)", "p3(0)", "p3(00)"])
 def test_no_samples(text):
     with pytest.raises(ValueError, match=r"method: expected at least one sample, got "):
-        Method.parse(text)
+        parse_method(text)
 
 
-@pytest.mark.parametrize(("text", "estimator"), [("mm", MomentMatching()), ("mc(3)", MonteCarlo(3))])
+@pytest.mark.parametrize(
+    ("text", "estimator"), [("mm", MomentMatching()), ("mc(3)", MonteCarlo(3)), ("spr", LatentMean())]
+)
 def test_a_fixed_method_never_changes(text, estimator):
-    schedule = EstimatorSchedule(Method.parse(text), switch_at=1, plateau=Plateau(2))
+    schedule = EstimatorSchedule(parse_method(text), switch_at=1, plateau=Plateau(2))
     for iteration in range(1, 6):
         assert schedule.estimator == estimator
         assert not schedule.advance(iteration, 1.0)
@@ -64,7 +83,7 @@ def test_a_fixed_method_never_changes(text, estimator):
 
 
 def test_p3_changes_once_at_its_iteration():
-    schedule = EstimatorSchedule(Method.parse("p3(7)"), switch_at=3, plateau=Plateau(2))
+    schedule = EstimatorSchedule(parse_method("p3(7)"), switch_at=3, plateau=Plateau(2))
     changes, estimators = [], []
     for iteration in range(1, 7):  # flat progress: the plateau's answer must not count
         estimators.append(schedule.estimator)
@@ -74,13 +93,13 @@ def test_p3_changes_once_at_its_iteration():
 
 
 def test_p3_from_the_first_iteration():
-    schedule = EstimatorSchedule(Method.parse("p3(7)"), switch_at=0)
+    schedule = EstimatorSchedule(parse_method("p3(7)"), switch_at=0)
     assert schedule.estimator == MonteCarlo(7)
     assert not schedule.advance(1, 1.0)
 
 
 def test_p3_resumed_past_its_iteration_changes_at_once():
-    schedule = EstimatorSchedule(Method.parse("p3"), switch_at=3)
+    schedule = EstimatorSchedule(parse_method("p3"), switch_at=3)
     assert schedule.advance(10, 1.0)
     assert schedule.estimator == MonteCarlo(15)
 
@@ -123,7 +142,7 @@ def test_plateau_at_a_level(level, expected):
 
 
 def test_p3_waits_for_the_plateau_and_the_level():
-    schedule = EstimatorSchedule(Method.parse("p3"), plateau=Plateau(4))
+    schedule = EstimatorSchedule(parse_method("p3"), plateau=Plateau(4))
     assert not any(schedule.advance(iteration, 1.0 + iteration, 5.0) for iteration in range(1, 9))
     assert not any(schedule.advance(iteration, 9.0, 4.0) for iteration in range(9, 17))
     assert schedule.estimator == MomentMatching()
@@ -138,7 +157,7 @@ def test_state_dict(saved_after):
     progress = [1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0]
 
     def fresh() -> EstimatorSchedule:
-        return EstimatorSchedule(Method.parse("p3(3)"), plateau=Plateau(4))
+        return EstimatorSchedule(parse_method("p3(3)"), plateau=Plateau(4))
 
     whole = fresh()
     expected = [whole.advance(step + 1, value) for step, value in enumerate(progress)]
@@ -162,9 +181,9 @@ def test_state_dict_is_a_copy():
 @pytest.mark.parametrize(("method", "other"), [("mc(3)", "mm"), ("mm", "mc(3)"), ("mm", "p3(3)"), ("mc(3)", "p3(3)")])
 def test_a_fixed_method_keeps_its_estimator_after_another_ones_checkpoint(method, other):
     """Fine-tuning with --method mc from a checkpoint of mm must train by Monte Carlo, and the other way round."""
-    source = EstimatorSchedule(Method.parse(other), switch_at=1)
+    source = EstimatorSchedule(parse_method(other), switch_at=1)
     source.advance(1, 1.0)
-    target = EstimatorSchedule(Method.parse(method))
+    target = EstimatorSchedule(parse_method(method))
     expected = target.estimator
     target.load_state_dict(source.state_dict())
     assert target.estimator == expected
@@ -174,4 +193,4 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match=r"plateau_window: expected at least 2, got 1"):
         Plateau(1)
     with pytest.raises(ValueError, match=r"switch_at: expected an iteration >= 0, got -1"):
-        EstimatorSchedule(Method.parse("p3"), switch_at=-1)
+        EstimatorSchedule(parse_method("p3"), switch_at=-1)

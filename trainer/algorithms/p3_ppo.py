@@ -1,20 +1,22 @@
-"""PPO on the marginal likelihood of a VAE-based policy, as an rsl_rl algorithm.
+"""PPO on the marginal likelihood of a policy with a latent, as an rsl_rl algorithm: one update for every method.
 
 What differs from rsl_rl's PPO, and why:
-- The ratio is that of the marginal policy, by moment matching or Monte Carlo; gradients reach the encoder through it.
+- The ratio is that of the marginal policy, by the method's estimator; gradients reach the encoder through it.
+- The actor brings the loss that trains its representation.
 - Observation statistics are frozen over rollout and update and move after it: unchanged weights give ratio 1.
 - Under Monte Carlo the old likelihood is drawn from latents independent of those that acted: with the acting latent
   among them old likelihoods would be systematically too high.
 - Time-outs bootstrap from the value of the state the episode really ended in, where the environment gives it.
 - Every epoch has its own shuffle; the learning rate adapts once an epoch, to the KL averaged over it.
-- A step whose loss or gradient is not finite is left out, counted and named.
+- What is not finite is contained, counted and named: an observation or reward is replaced by 0, a step whose loss or
+  gradient is not finite is left out, and broken weights are replaced by the last good ones.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,11 +27,13 @@ from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from p3kernels import MomentMatching
-from p3kernels.estimators import MomentMatchingPolicy
-from trainer.algorithms.losses import clipped_surrogate, vae_loss, value_loss
-from trainer.algorithms.schedule import EstimatorSchedule, Method, Plateau
-from trainer.models.p3_actor import P3Actor, gaussian_kl
+from p3kernels import MonteCarlo
+from p3kernels.estimators import GaussianPolicy
+from trainer.algorithms.finite import LastGoodWeights, first_nonfinite, named_batch, replace_nonfinite
+from trainer.algorithms.losses import clipped_surrogate, value_loss
+from trainer.algorithms.methods import parse_method
+from trainer.algorithms.schedule import EstimatorSchedule, Plateau
+from trainer.models.actor import LatentActor, gaussian_kl
 
 LEARNING_RATES = (1e-5, 1e-2)
 """Bounds of the adaptive learning rate."""
@@ -48,53 +52,62 @@ def _observation_sets(obs: TensorDict, sets: dict[str, list[str]]) -> dict[str, 
 
 
 class P3PPO(PPO):
-    """P³ with switchable probability estimators.
+    """P³ with switchable probability estimators, and the baselines.
 
     Args:
-        actor: A `P3Actor`, or a model with its `policy`, `inputs`, `decoder` and `estimator`.
+        actor: The method's actor: a `P3Actor`, or another `LatentActor`.
         critic: An rsl_rl model of the value.
         storage: Rollout storage whose observations have `next_proprio` and `next_valid`.
-        method: "mm", "mc(N)", "vae" or "p3(N)".
+        method: As for `parse_method`.
         switch_at: Iteration at which p3 changes from MM to MC; None for the plateau.
         plateau_window: Iterations of the plateau criterion.
-        beta: Weight of the latent's KL.
-        vae_coef: Weight of the whole VAE loss.
-        velocity_group: Observation group with the true velocity.
         **ppo: As for rsl_rl's PPO; RND and symmetry are not supported.
+
+    Attributes:
+        report: Told, in one line, of what was not finite; prints by default.
+        skipped_steps: Optimiser steps left out so far.
+        restored_weights: How often weights were found broken and the last good ones came back.
+        replaced_rows: Rows of observations and rewards that were not finite.
     """
 
-    actor: P3Actor
+    actor: LatentActor
     optimizer: torch.optim.Optimizer
     learning_rate: float
 
     def __init__(
         self,
-        actor: P3Actor,
+        actor: LatentActor,
         critic: nn.Module,
         storage: RolloutStorage,
         *,
         method: str = "p3",
         switch_at: int | None = None,
         plateau_window: int = 400,
-        beta: float = 0.1,
-        vae_coef: float = 1.0,
-        velocity_group: str = "velocity",
         **ppo: Any,
     ) -> None:
         for name in ("rnd_cfg", "symmetry_cfg"):
             if ppo.get(name) is not None:
                 raise ValueError(f"{name}: not supported by P3PPO, expected None")
+        self.method = parse_method(method)
+        expected = resolve_callable(self.method.actor)
+        if not isinstance(actor, expected):
+            raise ValueError(
+                f"actor: method {method!r} trains a {expected.__name__} (class_name {self.method.actor!r}),"
+                f" got a {type(actor).__name__}"
+            )
         super().__init__(actor, critic, storage, **ppo)
         if type(self.optimizer) is torch.optim.Adam:  # rsl_rl's, but one kernel for all parameters
             self.optimizer = torch.optim.Adam(self.optimizer.param_groups[0]["params"], self.learning_rate, fused=True)
         self.initial_learning_rate = self.learning_rate
-        self.beta, self.vae_coef, self.velocity_group = beta, vae_coef, velocity_group
-        self.estimators = EstimatorSchedule(Method.parse(method), switch_at, Plateau(plateau_window))
+        self.estimators = EstimatorSchedule(self.method, switch_at, Plateau(plateau_window))
         self.actor.estimator = self.estimators.estimator
         self.iteration = 0
-        self.skipped_steps = 0
+        self.report: Callable[[str], None] = print
+        self.skipped_steps = self.restored_weights = self.replaced_rows = 0
+        self._good = LastGoodWeights({"actor": self.actor, "critic": self.critic}, self.optimizer)
         self._level: float | None = None
         self._rewards = torch.zeros(())
+        self._replaced: dict[str, Tensor] = {}
 
     @staticmethod
     def construct_algorithm(obs: TensorDict, env: VecEnv, cfg: dict, device: str) -> P3PPO:
@@ -105,9 +118,6 @@ class P3PPO(PPO):
         actor_class = resolve_callable(actor_cfg.pop("class_name"))
         critic_class = resolve_callable(critic_cfg.pop("class_name"))
         groups = _observation_sets(obs, cfg["obs_groups"])
-        velocity_group = algorithm.get("velocity_group", "velocity")
-        if velocity_group not in obs.keys():  # noqa: SIM118  a TensorDict iterates over rows
-            raise ValueError(f"observations: expected the group {velocity_group!r} with the true velocity")
         actor = actor_class(obs, groups, "actor", env.num_actions, **actor_cfg).to(device)
         critic = critic_class(obs, groups, "critic", 1, **critic_cfg).to(device)
         stored = obs.clone()
@@ -117,13 +127,16 @@ class P3PPO(PPO):
         return algorithm_class(actor, critic, storage, device=device, **algorithm, multi_gpu_cfg=cfg.get("multi_gpu"))
 
     def act(self, obs: TensorDict) -> Tensor:
-        """Actions [E, A] of the marginal policy; under MM their likelihood is stored with them."""
+        """Actions [E, A] of the policy; their likelihood is stored with them where it has a closed form."""
+        if self.storage.step == 0:
+            self._mend_weights("before the rollout")
+        obs = self._finite(obs)
         policy, _ = self.actor.policy(obs)
         action = policy.sample()
         step = self.transition
         step.observations, step.actions = obs, action
         step.values = self.critic(obs).detach()
-        if isinstance(policy, MomentMatchingPolicy):
+        if isinstance(policy, GaussianPolicy):
             step.actions_log_prob = policy.log_prob(action).detach()
             step.distribution_params = (policy.mean.detach(), policy.stddev.detach())
         else:  # drawn in update(), for the whole rollout at once
@@ -134,13 +147,14 @@ class P3PPO(PPO):
     def process_env_step(self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]) -> None:
         """Stores the transition; the statistics of the observations do not move here."""
         step = self.transition
-        final = extras.get("final_observations", obs)
+        final = self._finite(extras.get("final_observations", obs))
         before = step.observations.clone(recurse=False)
         before["next_proprio"] = final[self.actor.obs_groups[0]]
         before["next_valid"] = 1.0 - dones.view(-1, 1).float()
         step.observations, step.dones = before, dones
-        step.rewards = rewards.clone()
-        self._rewards = self._rewards + rewards.mean()
+        self._count("reward", (~torch.isfinite(rewards)).sum())
+        step.rewards = rewards.nan_to_num(0.0, 0.0, 0.0)
+        self._rewards = self._rewards + step.rewards.mean()
         timed_out = extras.get("time_outs")
         if timed_out is not None and timed_out.any():
             rows = timed_out.to(self.device).bool()
@@ -154,14 +168,18 @@ class P3PPO(PPO):
         self.storage.add_transition(step)
         step.clear()
 
+    def compute_returns(self, obs: TensorDict) -> None:
+        """rsl_rl's, from observations that are finite."""
+        super().compute_returns(self._finite(obs))
+
     def update(self) -> dict[str, float]:
         """One PPO update over the stored rollout; returns the means of its losses and diagnostics."""
-        data = self._rollout()
+        rollout = self._rollout()
         sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(()))
-        steps, skipped_before = 0, self.skipped_steps
+        steps, skipped = 0, 0
         for _ in range(self.num_learning_epochs):
             epoch_kl = []
-            for batch in self._minibatches(data):
+            for batch in self._minibatches(rollout):
                 policy, latent = self.actor.policy(batch["observations"])
                 log_prob = policy.log_prob(batch["actions"])
                 value = self.critic(batch["observations"]).squeeze(-1)
@@ -176,49 +194,37 @@ class P3PPO(PPO):
                 clip = self.clip_param if self.use_clipped_value_loss else None
                 value_error = value_loss(value, batch["values"], batch["returns"], clip)
                 entropy = policy.entropy().mean()
-
-                # The VAE, decoding the latent that the policy saw
-                decoded = self.actor.decoder(policy.latent(), latent.velocity, batch["actions"])
-                vae = vae_loss(
-                    latent,
-                    decoded,
-                    batch["next_proprio"],
-                    batch["next_valid"],
-                    batch["scan"],
-                    batch["velocity"],
-                    self.actor.encoder.proprio_latent,
-                )
-
                 loss = surrogate + self.value_loss_coef * value_error - self.entropy_coef * entropy
-                loss = loss + self.vae_coef * vae.total(self.beta)
+
+                # The representation, as the method trains it
+                representation = self.actor.representation_loss(policy, latent, batch, rollout)
+                loss = loss + representation.total
+
                 self.optimizer.zero_grad()
                 loss.backward()
                 if self.is_multi_gpu:
                     self.reduce_parameters()
+                parts = {"surrogate": surrogate, "value": value_error, "entropy": entropy, **representation.parts}
                 if not self._step(loss):
+                    skipped += 1
+                    if skipped == 1:  # the rest of an update is mostly the same again
+                        self._explain(batch, {**parts, "loss": loss})
+                    self._mend_weights("within an update")
                     continue
+                self.actor.after_step()
 
                 with torch.no_grad():
                     epoch_kl.append(self._kl(policy, batch, log_ratio))
                     outside = ((log_ratio.exp() - 1).abs() > self.clip_param).float().mean()
-                    for name, term in (
-                        ("surrogate", surrogate),
-                        ("value", value_error),
-                        ("entropy", entropy),
-                        ("proprio", vae.proprio),
-                        ("scan", vae.scan),
-                        ("velocity", vae.velocity),
-                        ("latent_kl", vae.latent_kl),
-                        ("kl", epoch_kl[-1]),
-                        ("clip_fraction", outside),
-                    ):
+                    for name, term in {**parts, "kl": epoch_kl[-1], "clip_fraction": outside}.items():
                         sums[name] = sums[name] + term.detach()
                     sums["learning_rate"] = sums["learning_rate"] + self.learning_rate
                 steps += 1
             if epoch_kl:
                 self._adapt_learning_rate(torch.stack(epoch_kl).mean())
         losses = {name: float(total) / steps for name, total in sums.items()}
-        losses["skipped_steps"] = float(self.skipped_steps - skipped_before)
+        losses["skipped_steps"] = float(skipped)
+        self.skipped_steps += skipped
         self._finish()
         return losses
 
@@ -226,59 +232,87 @@ class P3PPO(PPO):
         """The stored rollout, flattened to [B] = [T·E] rows, with what an update needs and the epochs share."""
         storage, actor = self.storage, self.actor
         observations = storage.observations.flatten(0, 1)
-        data = {
+        rollout = {
             "observations": observations.select(*actor.obs_groups, *self.critic.obs_groups),
             "actions": storage.actions.flatten(0, 1),
             "values": storage.values.flatten(),
             "returns": storage.returns.flatten(),
             "advantages": storage.advantages.flatten(),
             "log_prob": storage.actions_log_prob.flatten(),
-            "next_proprio": actor.proprio_normalizer(observations["next_proprio"]),
-            "next_valid": observations["next_valid"].squeeze(-1),
-            "scan": actor.scan_normalizer(observations[actor.obs_groups[2]]),
-            "velocity": observations[self.velocity_group],
+            "num_envs": storage.num_envs,
+            **actor.targets(observations),
         }
-        if isinstance(actor.estimator, MomentMatching):
-            data["mean"], data["std"] = (params.flatten(0, 1) for params in storage.distribution_params)
-        else:
+        if isinstance(actor.estimator, MonteCarlo):
             with torch.no_grad():
                 policy, _ = actor.policy(observations)
-                data["log_prob"] = policy.log_prob(data["actions"])
-        return data
+                rollout["log_prob"] = policy.log_prob(rollout["actions"])
+        else:
+            rollout["mean"], rollout["std"] = (params.flatten(0, 1) for params in storage.distribution_params)
+        return rollout
 
-    def _minibatches(self, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The rollout in a new order, in `num_mini_batches` parts; a rest that does not divide is left out."""
-        size = len(data["actions"]) // self.num_mini_batches
-        order = torch.randperm(len(data["actions"]), device=self.device)
+        size = len(rollout["actions"]) // self.num_mini_batches
+        order = torch.randperm(len(rollout["actions"]), device=self.device)
         for start in range(0, size * self.num_mini_batches, size):
             rows = order[start : start + size]
-            yield {name: value[rows] for name, value in data.items()}
+            batch = {name: value[rows] for name, value in rollout.items() if not isinstance(value, int)}
+            yield {**batch, "rows": rows}
 
     def _kl(self, policy: Any, batch: dict[str, Any], log_ratio: Tensor) -> Tensor:
-        """KL(old ‖ new): closed form under MM, else the mean of -log r, which needs no more likelihoods."""
-        if isinstance(policy, MomentMatchingPolicy):
+        """KL(old ‖ new): closed form between Gaussians, else the mean of -log r, which needs no more likelihoods."""
+        if isinstance(policy, GaussianPolicy):
             return gaussian_kl(batch["mean"], batch["std"], policy.mean, policy.stddev).mean()
         return -log_ratio.mean()
 
     def _step(self, loss: Tensor) -> bool:
-        """Clips and applies the gradients; False, with a message, where they or the loss are not finite."""
+        """Clips and applies the gradients; False, and nothing changed, where they or the loss are not finite."""
         parameters = [list(network.parameters()) for network in (self.actor, self.critic)]
         norms = [nn.utils.get_total_norm(p.grad for p in part if p.grad is not None) for part in parameters]
-        if torch.isfinite(loss + sum(norms)):
-            for part, norm in zip(parameters, norms, strict=True):
-                nn.utils.clip_grads_with_norm_(part, self.max_grad_norm, norm)
-            self.optimizer.step()
-            return True
-        self.skipped_steps += 1
-        if not torch.isfinite(loss):
-            print(f"update {self.iteration}: the loss is {loss.item()}; step left out")
-        else:
-            for prefix, network in (("actor", self.actor), ("critic", self.critic)):
-                for name, parameter in network.named_parameters():
-                    if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-                        print(f"update {self.iteration}: gradient of {prefix}.{name} is not finite; step left out")
-                        return False
-        return False
+        if not torch.isfinite(loss + sum(norms)):
+            return False
+        for part, norm in zip(parameters, norms, strict=True):
+            nn.utils.clip_grads_with_norm_(part, self.max_grad_norm, norm)
+        self.optimizer.step()
+        return True
+
+    def _explain(self, batch: dict[str, Any], parts: dict[str, Tensor]) -> None:
+        """Reports the first tensor that is not finite, in the order of cause and effect."""
+        networks = {"actor": self.actor, "critic": self.critic}
+        parameters = [(f"{net}.{name}", p) for net, part in networks.items() for name, p in part.named_parameters()]
+        gradients = [(f"the gradient of {name}", p.grad) for name, p in parameters if p.grad is not None]
+        culprit = first_nonfinite([*parameters, *named_batch(batch), *parts.items(), *gradients])
+        self.report(f"update {self.iteration + 1}: {culprit}; step left out")
+
+    def _mend_weights(self, when: str) -> None:
+        """The last good weights in place of broken ones."""
+        broken = self._good.first_nonfinite()
+        if broken is None:
+            return
+        self._good.restore()
+        self.set_learning_rate(self.learning_rate)
+        self.restored_weights += 1
+        self.report(f"update {self.iteration + 1}, {when}: {broken}; back to the weights of the last good update")
+
+    def _finite(self, obs: TensorDict) -> TensorDict:
+        """Observations with 0 in place of what is not finite, which is counted."""
+        obs, broken = replace_nonfinite(obs)
+        for name, rows in broken.items():
+            self._count(f"observations.{name}", rows)
+        return obs
+
+    def _count(self, name: str, rows: Tensor) -> None:
+        self._replaced[name] = self._replaced[name] + rows if name in self._replaced else rows
+
+    def _report_replaced(self) -> None:
+        """Once an update: the first group that had values that were not finite, and in how many rows."""
+        counts = {name: int(rows) for name, rows in self._replaced.items()}
+        self._replaced = {}
+        broken = {name: rows for name, rows in counts.items() if rows}
+        self.replaced_rows += sum(broken.values())
+        if broken:
+            name, rows = next(iter(broken.items()))
+            self.report(f"update {self.iteration + 1}: {name} was not finite in {rows} rows of the rollout; taken as 0")
 
     def _adapt_learning_rate(self, kl: Tensor) -> None:
         if self.desired_kl is None or self.schedule != "adaptive":
@@ -288,12 +322,13 @@ class P3PPO(PPO):
             kl = kl / self.gpu_world_size
         low, high = LEARNING_RATES
         if kl > 2.0 * self.desired_kl:
-            self.learning_rate = max(low, self.learning_rate / 1.5)
+            self.set_learning_rate(max(low, self.learning_rate / 1.5))
         elif kl < 0.5 * self.desired_kl:
-            self.learning_rate = min(high, self.learning_rate * 1.5)
-        self._set_learning_rate()
+            self.set_learning_rate(min(high, self.learning_rate * 1.5))
 
-    def _set_learning_rate(self) -> None:
+    def set_learning_rate(self, value: float) -> None:
+        """From the next step on."""
+        self.learning_rate = value
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
 
@@ -302,6 +337,9 @@ class P3PPO(PPO):
         observations = self.storage.observations.flatten(0, 1)
         self.actor.update_normalization(observations)
         self.critic.update_normalization(observations)
+        self._mend_weights("after it")
+        self._good.remember()
+        self._report_replaced()
         self.iteration += 1
         progress = (self._rewards / self.storage.num_transitions_per_env).item()
         if self.estimators.advance(self.iteration, progress, self._level):
@@ -313,8 +351,7 @@ class P3PPO(PPO):
         """To the schedule's estimator: the weights stay; what belonged to the old likelihood goes."""
         self.actor.estimator = self.estimators.estimator
         self.storage.distribution_params = None  # another shape from now on
-        self.learning_rate = min(self.learning_rate, self.initial_learning_rate)
-        self._set_learning_rate()
+        self.set_learning_rate(min(self.learning_rate, self.initial_learning_rate))
 
     def save(self) -> dict[str, Any]:
         """rsl_rl's dict of weights and optimiser, and the algorithm's own state."""
@@ -322,6 +359,8 @@ class P3PPO(PPO):
             "iteration": self.iteration,
             "learning_rate": self.learning_rate,
             "skipped_steps": self.skipped_steps,
+            "restored_weights": self.restored_weights,
+            "replaced_rows": self.replaced_rows,
             "estimators": self.estimators.state_dict(),
         }
         return {**super().save(), "p3_state": own}
@@ -332,9 +371,11 @@ class P3PPO(PPO):
         own = loaded_dict.get("p3_state")
         if own is not None and (load_cfg is None or load_cfg.get("iteration")):
             self.iteration = own["iteration"]
-            self.learning_rate, self.skipped_steps = own["learning_rate"], own["skipped_steps"]
+            for name in ("skipped_steps", "restored_weights", "replaced_rows"):
+                setattr(self, name, own[name])
             self.estimators.load_state_dict(own["estimators"])
             self.actor.estimator = self.estimators.estimator
             self.storage.distribution_params = None
-            self._set_learning_rate()
+            self.set_learning_rate(own["learning_rate"])
+        self._good.remember()
         return load_iteration

@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
-from p3kernels import MomentMatching, MonteCarlo
-
-
-@dataclass(frozen=True)
-class Method:
-    """A parsed `--method`."""
-
-    kind: str
-    """"mm", "mc" or "p3"."""
-    num_samples: int
-    """Of the Monte Carlo estimator; 0 where there is none."""
-
-    @staticmethod
-    def parse(text: str) -> Method:
-        """Reads "mm", "mc" (15 samples), "mc(N)", "vae" (one sample), "p3" or "p3(N)".
-
-        Raises:
-            ValueError: Something else.
-        """
-        if text == "vae":
-            return Method("mc", 1)
-        found = re.fullmatch(r"(mm|mc|p3)(?:\((\d+)\))?", text)
-        if found is None or (found[1] == "mm" and found[2]):
-            raise ValueError(f"method: expected mm, mc, mc(N), vae, p3 or p3(N), got {text!r}")
-        num_samples = 0 if found[1] == "mm" else int(found[2] or 15)
-        if found[1] != "mm" and num_samples < 1:
-            raise ValueError(f"method: expected at least one sample, got {text!r}")
-        return Method(found[1], num_samples)
+from trainer.algorithms.method import Method
+from trainer.models.actor import Estimator
 
 
 class Plateau:
@@ -74,11 +46,11 @@ class Plateau:
 
 
 class EstimatorSchedule:
-    """`mm` and `mc` keep their estimator; `p3` begins with MM and changes once, for good, to MC: the LSFT phase.
+    """A method keeps its estimator, or changes it once, for good: P³ from MM to MC, the LSFT phase.
 
     Args:
-        method: Which of them.
-        switch_at: Iteration at which `p3` changes; None to wait for the plateau.
+        method: Whose estimators.
+        switch_at: Iteration at which it changes; None to wait for the plateau.
         plateau: The criterion used where `switch_at` is None.
     """
 
@@ -87,12 +59,15 @@ class EstimatorSchedule:
             raise ValueError(f"switch_at: expected an iteration >= 0, got {switch_at}")
         self.method, self.switch_at = method, switch_at
         self.plateau = plateau or Plateau()
-        self.switched = method.kind == "mc" or (method.kind == "p3" and switch_at == 0)
+        self.switched = method.then is not None and switch_at == 0
 
     @property
-    def estimator(self) -> MomentMatching | MonteCarlo:
+    def estimator(self) -> Estimator:
         """The active one."""
-        return MonteCarlo(self.method.num_samples) if self.switched else MomentMatching()
+        if self.switched:
+            assert self.method.then is not None
+            return self.method.then
+        return self.method.estimator
 
     def advance(self, iteration: int, progress: float, level: float | None = None) -> bool:
         """Told after an update; True if the next iteration has another estimator.
@@ -102,7 +77,7 @@ class EstimatorSchedule:
             progress: What should level off: the mean reward of a step.
             level: Mean curriculum level, where there is one.
         """
-        if self.switched or self.method.kind != "p3":
+        if self.switched or self.method.then is None:
             return False
         levelled = self.plateau.update(progress, level)
         due = levelled if self.switch_at is None else iteration >= self.switch_at
@@ -115,6 +90,6 @@ class EstimatorSchedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from `state_dict()`."""
-        if self.method.kind == "p3":
+        if self.method.then is not None:
             self.switched = bool(state["switched"])
         self.plateau.load_state_dict(state["plateau"])

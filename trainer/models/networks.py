@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +19,15 @@ def mlp(sizes: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-@dataclass(frozen=True)
-class Latent:
+class Latent(NamedTuple):
     """q(z | o), a diagonal Gaussian, and the velocity estimate. The proprioceptive latent comes first."""
 
     mean: Tensor
     """[B, Z]."""
     std: Tensor
-    """[B, Z]."""
+    """[B, Z]; 0 where the latent is deterministic."""
     velocity: Tensor
-    """[B, 3]."""
+    """[B, 3], or [B, 0] where none is estimated."""
 
     def kl_to_prior(self) -> Tensor:
         """[B, Z]: KL(q ‖ N(0, 1)) of each dimension."""
@@ -47,6 +46,8 @@ class Encoder(nn.Module):
         hidden: Widths of the history's MLP.
         channels: Of the two convolutions, kernel 3, stride 2.
         scan_hidden: Width of the layer after them.
+        stochastic: Whether the latent has a variance; without it the heads have no outputs for one.
+        velocity_size: Columns of the velocity estimate; 0 for none.
     """
 
     def __init__(
@@ -58,12 +59,16 @@ class Encoder(nn.Module):
         hidden: Sequence[int] = (256, 256),
         channels: Sequence[int] = (4, 8),
         scan_hidden: int = 128,
+        *,
+        stochastic: bool = True,
+        velocity_size: int = 3,
     ) -> None:
         super().__init__()
-        self.scan_shape = scan_shape
         self.proprio_latent, self.extero_latent = proprio_latent, extero_latent
+        self.stochastic, self.velocity_size = stochastic, velocity_size
+        moments = 2 if stochastic else 1
         self.history = nn.Sequential(*mlp([history_size, *hidden]), nn.ELU())
-        self.history_head = nn.Linear(hidden[-1], 2 * proprio_latent + 3)
+        self.history_head = nn.Linear(hidden[-1], moments * proprio_latent + velocity_size)
         half = tuple(_halved(size) for size in scan_shape)
         rows, columns = (_halved(size) for size in half)
         self.scan = nn.Sequential(
@@ -74,17 +79,20 @@ class Encoder(nn.Module):
             nn.Linear(channels[1] * rows * columns, scan_hidden),
             nn.ELU(),
         )
-        self.scan_head = nn.Linear(scan_hidden, 2 * extero_latent)
+        self.scan_head = nn.Linear(scan_hidden, moments * extero_latent)
 
     def forward(self, history: Tensor, scan: Tensor) -> Latent:
         """history [B, H·P] and scan [B, rows·columns], both normalised."""
         proprio = self.history_head(self.history(history))
-        mean, log_var, velocity = proprio.split([self.proprio_latent, self.proprio_latent, 3], -1)
         extero = self.scan_head(self.scan(scan))
-        scan_mean, scan_log_var = extero.chunk(2, -1)
+        mean = torch.cat([proprio[:, : self.proprio_latent], extero[:, : self.extero_latent]], -1)
+        log_var_end = proprio.shape[1] - self.velocity_size
+        velocity = proprio[:, log_var_end:]
+        if not self.stochastic:
+            return Latent(mean, torch.zeros_like(mean), velocity)
+        log_var = torch.cat([proprio[:, self.proprio_latent : log_var_end], extero[:, self.extero_latent :]], -1)
         # Bounds that training never sees; they keep a wild first step from making an infinite std.
-        std = (0.5 * torch.cat([log_var, scan_log_var], -1)).clamp(-6.0, 2.0).exp()
-        return Latent(torch.cat([mean, scan_mean], -1), std, velocity)
+        return Latent(mean, (0.5 * log_var).clamp(-6.0, 2.0).exp(), velocity)
 
 
 class Decoder(nn.Module):

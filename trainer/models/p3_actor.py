@@ -1,4 +1,4 @@
-"""The actor of P³ as an rsl_rl model: encoder, decoder and policy network, and the estimator of its likelihood.
+"""The actor of P³ and of the VAE baselines as an rsl_rl model: encoder, decoder and policy network.
 
 Usable from any rsl_rl project: `class_name: "trainer.models:P3Actor"`, with `trainer.algorithms:P3PPO`. The decoder
 lives here so that rsl_rl's optimiser, checkpoints and multi-GPU code cover it.
@@ -7,25 +7,20 @@ lives here so that rsl_rl's optimiser, checkpoints and multi-GPU code cover it.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from rsl_rl.modules import EmpiricalNormalization
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from p3kernels import MomentMatching, MonteCarlo
-from p3kernels.estimators import MomentMatchingPolicy, MonteCarloPolicy
-from trainer.models.networks import Decoder, Encoder, Latent, mlp
-
-Estimator = MomentMatching | MonteCarlo
-Policy = MomentMatchingPolicy | MonteCarloPolicy
+from trainer.models.actor import LatentActor, Policy, RepresentationLoss
+from trainer.models.networks import Decoder, Encoder, Latent
+from trainer.models.reconstruction import Reconstruction, latent_kl, reconstruction
 
 
-class P3Actor(nn.Module):
-    """Observation groups → marginal policy.
+class EncoderDecoderActor(LatentActor):
+    """History and scan → latent and velocity estimate; the decoder reconstructs the next state and the scan.
 
     Args:
         obs: Observation groups, for their sizes.
@@ -37,11 +32,14 @@ class P3Actor(nn.Module):
         scan_shape: Rows and columns of the exteroception.
         proprio_latent: Size of the history's latent.
         extero_latent: Size of the scan's latent.
+        representation_coef: Weight of the representation's loss.
         obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
         groups: Names of the proprioception, history and exteroception groups.
+        velocity_group: Observation group with the true velocity.
     """
 
-    is_recurrent: bool = False
+    stochastic = True
+    """Whether the latent is a distribution."""
 
     def __init__(
         self,
@@ -54,42 +52,23 @@ class P3Actor(nn.Module):
         scan_shape: Sequence[int] = (11, 17),
         proprio_latent: int = 10,
         extero_latent: int = 100,
+        representation_coef: float = 1.0,
         obs_normalization: bool = True,
         groups: Sequence[str] = ("proprio", "history", "extero"),
+        velocity_group: str = "velocity",
     ) -> None:
-        super().__init__()
-        missing = [name for name in groups if name not in obs_groups[obs_set]]
-        if missing:
-            raise ValueError(f"obs_groups[{obs_set!r}]: expected the groups {list(groups)}, missing {missing}")
-        if not init_std > 0:
-            raise ValueError(f"init_std: expected a positive number, got {init_std}")
-        self.obs_groups = list(groups)
-        proprio, history, extero = (obs[name].shape[-1] for name in groups)
+        super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
+        if velocity_group not in obs.keys():  # noqa: SIM118  a TensorDict iterates over rows
+            raise ValueError(f"observations: expected the group {velocity_group!r} with the true velocity")
+        proprio, history = self.proprio_size, obs[groups[1]].shape[-1]
         if history % proprio:
             raise ValueError(f"history: expected a multiple of the proprioception's {proprio} columns, got {history}")
-        shape = (scan_shape[0], scan_shape[1])
-        if math.prod(shape) != extero:
-            raise ValueError(f"scan_shape: {shape} has {math.prod(shape)} points, the group {groups[2]!r} {extero}")
-        self.proprio_size, self.frames = proprio, history // proprio
-        self.obs_dim = proprio + history + extero
-        self.encoder = Encoder(history, shape, proprio_latent, extero_latent)
-        self.decoder = Decoder(proprio, output_dim, shape, proprio_latent, extero_latent)
-        self.mlp = mlp([proprio + 3 + proprio_latent + extero_latent, *hidden_dims, output_dim])
-        self.log_std = nn.Parameter(torch.full((output_dim,), math.log(init_std)))
-        self.proprio_normalizer = EmpiricalNormalization(proprio) if obs_normalization else nn.Identity()
-        self.scan_normalizer = EmpiricalNormalization(extero) if obs_normalization else nn.Identity()
-        last = self.mlp[-1]
-        assert isinstance(last, nn.Linear)
-        with torch.no_grad():  # small first actions: the stance, not a random pose
-            last.weight.mul_(0.1)
-            last.bias.zero_()
-        self.estimator: Estimator = MomentMatching()
-        self._policy: Policy | None = None
-
-    @property
-    def action_std(self) -> Tensor:
-        """[A]: the exploration noise, positive whatever the parameter."""
-        return self.log_std.exp()
+        self.frames, self.velocity_group = history // proprio, velocity_group
+        self.representation_coef = representation_coef
+        self.encoder = Encoder(history, self.scan_shape, proprio_latent, extero_latent, stochastic=self.stochastic)
+        self.decoder = Decoder(proprio, output_dim, self.scan_shape, proprio_latent, extero_latent)
+        inputs = proprio + self.encoder.velocity_size + proprio_latent + extero_latent
+        self._make_policy_network(inputs, hidden_dims, output_dim, init_std)
 
     def inputs(self, obs: TensorDict) -> tuple[Tensor, Tensor, Tensor]:
         """Normalised proprioception [B, P], history [B, H·P] and scan [B, S]."""
@@ -103,97 +82,48 @@ class P3Actor(nn.Module):
         latent = self.encoder(history, scan)
         return torch.cat([proprio, latent.velocity], -1), latent
 
-    def policy(self, obs: TensorDict) -> tuple[Policy, Latent]:
-        """The marginal policy of the active estimator, and the latent distribution it marginalises."""
-        context, latent = self.encode(obs)
-        return self.estimator.policy(self.mlp, context, latent.mean, latent.std, self.action_std), latent
+    def targets(self, observations: TensorDict) -> dict[str, Tensor]:
+        """Next proprioception, its validity, scan (normalised) and true velocity."""
+        return {
+            "next_proprio": self.proprio_normalizer(observations["next_proprio"]),
+            "next_valid": observations["next_valid"].squeeze(-1),
+            "scan": self.scan_normalizer(observations[self.obs_groups[2]]),
+            "velocity": observations[self.velocity_group],
+        }
 
-    def act_at_mean(self, obs: TensorDict) -> Tensor:
-        """[B, A]: the deployed action, the policy network at the mean of the latent."""
-        context, latent = self.encode(obs)
-        return self.mlp(torch.cat([context, latent.mean], -1))
-
-    def act_at_sample(self, obs: TensorDict) -> Tensor:
-        """[B, A]: the policy network at a sample of the latent, without exploration noise."""
-        context, latent = self.encode(obs)
-        noise = torch.randn_like(latent.mean)
-        return self.mlp(torch.cat([context, latent.mean + latent.std * noise], -1))
-
-    def forward(
-        self,
-        obs: TensorDict,
-        masks: Tensor | None = None,
-        hidden_state: Any = None,
-        stochastic_output: bool = False,
-    ) -> Tensor:
-        """rsl_rl's call: a sample of the marginal policy, or the deployed action."""
-        if not stochastic_output:
-            return self.act_at_mean(obs)
-        self._policy, _ = self.policy(obs)
-        return self._policy.sample()
-
-    def update_normalization(self, obs: TensorDict) -> None:
-        """Moves the statistics by observations [B]. P3PPO calls it after an update, never within a rollout."""
-        if isinstance(self.proprio_normalizer, EmpiricalNormalization):
-            assert isinstance(self.scan_normalizer, EmpiricalNormalization)
-            proprio, _, scan = (obs[name] for name in self.obs_groups)
-            self.proprio_normalizer.update(proprio)
-            self.scan_normalizer.update(scan)
-
-    @property
-    def current_policy(self) -> Policy:
-        """Of the last stochastic call."""
-        if self._policy is None:
-            raise RuntimeError("no policy yet: call the actor with stochastic_output=True first")
-        return self._policy
-
-    @property
-    def output_mean(self) -> Tensor:
-        """[B, A] of the last stochastic call."""
-        return self.current_policy.mean
-
-    @property
-    def output_std(self) -> Tensor:
-        """[A]: exploration alone; rsl_rl logs its mean."""
-        return self.action_std
-
-    @property
-    def output_entropy(self) -> Tensor:
-        """[B] of the last stochastic call."""
-        return self.current_policy.entropy()
-
-    @property
-    def output_distribution_params(self) -> tuple[Tensor, ...]:
-        """Mean and std [B, A] under moment matching; a mixture has no such parameters."""
-        policy = self.current_policy
-        return (policy.mean, policy.stddev) if isinstance(policy, MomentMatchingPolicy) else ()
-
-    def get_output_log_prob(self, outputs: Tensor) -> Tensor:
-        """[B] of actions [B, A] under the last stochastic call's policy."""
-        return self.current_policy.log_prob(outputs)
-
-    def get_kl_divergence(self, old_params: tuple[Tensor, ...], new_params: tuple[Tensor, ...]) -> Tensor:
-        """[B]: closed form between two moment-matched policies."""
-        if not old_params or not new_params:
-            raise ValueError("a Monte Carlo policy has no closed-form KL; P3PPO estimates it from log-probabilities")
-        return gaussian_kl(*old_params, *new_params)
-
-    def reset(self, dones: Tensor | None = None, hidden_state: Any = None) -> None:
-        """Nothing: there is no memory but the history in the observation."""
-
-    def get_hidden_state(self) -> None:
-        """None: not recurrent."""
-
-    def detach_hidden_state(self, dones: Tensor | None = None) -> None:
-        """Nothing to detach."""
+    def reconstruct(self, sample: Tensor, latent: Latent, batch: Mapping[str, Any]) -> Reconstruction:
+        """The errors of decoding `sample` [B, Z] of the latent."""
+        decoded = self.decoder(sample, latent.velocity, batch["actions"])
+        targets = (batch[name] for name in ("next_proprio", "next_valid", "scan", "velocity"))
+        return reconstruction(decoded, latent.velocity, *targets)
 
     def as_jit(self) -> DeployedPolicy:
         """The deployed policy, encoder and normalisers included."""
         return DeployedPolicy(self)
 
-    def as_onnx(self, verbose: bool = False) -> DeployedPolicy:
-        """As `as_jit`; `verbose` is rsl_rl's."""
-        return DeployedPolicy(self)
+
+class P3Actor(EncoderDecoderActor):
+    """The paper's network table: a β-VAE whose latent the actor acts on.
+
+    Args:
+        *arguments: As for `EncoderDecoderActor`.
+        beta: Weight of the latent's KL.
+        **options: As for `EncoderDecoderActor`.
+    """
+
+    def __init__(self, *arguments: Any, beta: float = 0.1, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.beta = beta
+
+    def representation_loss(
+        self, policy: Policy, latent: Latent, batch: Mapping[str, Any], rollout: Mapping[str, Any]
+    ) -> RepresentationLoss:
+        """MSE(y) + β KL(q ‖ N(0, I)), decoding the latent that the policy saw."""
+        errors = self.reconstruct(policy.latent(), latent, batch)
+        kl = latent_kl(latent, self.encoder.proprio_latent)
+        return RepresentationLoss(
+            self.representation_coef * (errors.total() + self.beta * kl), {**vars(errors), "latent_kl": kl}
+        )
 
 
 class DeployedPolicy(nn.Module):
@@ -205,30 +135,23 @@ class DeployedPolicy(nn.Module):
 
     is_recurrent = False
 
-    def __init__(self, actor: P3Actor) -> None:
+    def __init__(self, actor: EncoderDecoderActor) -> None:
         super().__init__()
-        self.frames, self.proprio_size = actor.frames, actor.proprio_size
+        self.frames, self.proprio_size, self.scan_size = actor.frames, actor.proprio_size, actor.scan_size
         self.proprio_normalizer = copy.deepcopy(actor.proprio_normalizer)
         self.scan_normalizer = copy.deepcopy(actor.scan_normalizer)
-        encoder = copy.deepcopy(actor.encoder)
-        self.rows, self.columns = encoder.scan_shape
-        self.proprio_latent, self.extero_latent = encoder.proprio_latent, encoder.extero_latent
-        self.history_encoder, self.history_head = encoder.history, encoder.history_head
-        self.scan_encoder, self.scan_head = encoder.scan, encoder.scan_head
+        self.encoder = copy.deepcopy(actor.encoder)
         self.mlp = copy.deepcopy(actor.mlp)
 
     def forward(self, proprio: Tensor, history: Tensor, extero: Tensor) -> Tensor:
         """Action [B, A] of proprio [B, P], history [B, H·P] and extero [B, S], not normalised."""
         frames = self.proprio_normalizer(history.view(-1, self.frames, self.proprio_size))
-        features = self.history_head(self.history_encoder(frames.view(-1, self.frames * self.proprio_size)))
-        mean = features[:, : self.proprio_latent]
-        velocity = features[:, 2 * self.proprio_latent :]
-        scan_mean = self.scan_head(self.scan_encoder(self.scan_normalizer(extero)))[:, : self.extero_latent]
-        return self.mlp(torch.cat([self.proprio_normalizer(proprio), velocity, mean, scan_mean], -1))
+        latent = self.encoder(frames.view(-1, self.frames * self.proprio_size), self.scan_normalizer(extero))
+        return self.mlp(torch.cat([self.proprio_normalizer(proprio), latent.velocity, latent.mean], -1))
 
     def get_dummy_inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Zeros of the right shapes, for tracing."""
-        sizes = (self.proprio_size, self.frames * self.proprio_size, self.rows * self.columns)
+        sizes = (self.proprio_size, self.frames * self.proprio_size, self.scan_size)
         proprio, history, extero = (torch.zeros(1, size) for size in sizes)
         return proprio, history, extero
 
@@ -241,10 +164,3 @@ class DeployedPolicy(nn.Module):
     def output_names(self) -> list[str]:
         """["actions"]."""
         return ["actions"]
-
-
-def gaussian_kl(old_mean: Tensor, old_std: Tensor, new_mean: Tensor, new_std: Tensor) -> Tensor:
-    """KL(old ‖ new) [B] of diagonal Gaussians [B, A]."""
-    ratio = old_std / new_std
-    shift = (old_mean - new_mean) / new_std
-    return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).sum(-1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import mujoco
@@ -25,6 +25,8 @@ from trainer.tasks.state import RobotState
 from trainer.tasks.terrains import PIT_FLOOR, Terrain, height_map
 
 MAP_RESOLUTION = 0.05
+_LATEST_WARNINGS: deque[str] = deque(maxlen=4)
+"""What the simulator last complained of, in any engine of this process: MuJoCo has one handler for all."""
 _FULL_STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
 
 
@@ -55,6 +57,8 @@ class MujocoEngine:
             raise ValueError(f"control_dt: expected a multiple of the physics step of {PHYSICS_DT} s, got {control_dt}")
         self.robot, self.tiles, self.num_envs, self.decimation = robot, list(tiles), num_envs, decimation
         self.num_threads = len(os.sched_getaffinity(0)) if num_threads is None else num_threads
+        # Left alone, MuJoCo prints every warning and appends it to a file in the working directory, without end.
+        mujoco.set_mju_user_warning(_LATEST_WARNINGS.append)
         self._pool = self._compile_tiles()
         base = self._pool[0]
         self._layout = SensorLayout(base, robot)
@@ -251,6 +255,10 @@ class MujocoEngine:
         cell = points * (1.0 / MAP_RESOLUTION) + self._map_origin
         x, y = cell[..., 0].clamp(0, rows - 1).long(), cell[..., 1].clamp(0, columns - 1).long()
         return self._maps.flatten().take(tile[:, None] * (rows * columns) + x * columns + y)
+
+    def latest_warning(self) -> str:
+        """What the simulator last complained of."""
+        return _LATEST_WARNINGS[-1] if _LATEST_WARNINGS else "no warning of the simulator's"
 
     def model_of(self, env: int, *, visual: bool = False) -> mujoco.MjModel:
         """The model environment `env` runs; with `visual`, one with meshes and light for a picture of it."""

@@ -1,0 +1,1 @@
+"""The paper's baselines, one file each. All train by `P3PPO` with the same settings, critic and task."""

@@ -1,0 +1,67 @@
+"""SimpleActorCritic: no encoder, no latent; PPO on what the robot senses now.
+
+"It operates without an encoder and directly takes the current proprioception o^proprio and exteroception o^extero as
+input. Because providing the full observation history to this uncompressed baseline substantially slows convergence,
+SimpleActorCritic is configured to process single-step observations only." Only the policy gradient trains the actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from p3kernels import LatentMean
+from trainer.algorithms.method import Method
+from trainer.models.actor import LatentActor
+from trainer.models.frame_policy import DeployedFramePolicy
+from trainer.models.networks import Latent
+
+
+def method() -> Method:
+    """`--method simple-actor-critic`."""
+    return Method("simple-actor-critic", actor=f"{__name__}:SimpleActor", estimator=LatentMean())
+
+
+class SimpleActor(LatentActor):
+    """Frame and scan → action.
+
+    Args:
+        obs: Observation groups, for their sizes.
+        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold the two groups below.
+        obs_set: "actor".
+        output_dim: A.
+        hidden_dims: Widths of the policy network.
+        init_std: Exploration noise at the beginning.
+        scan_shape: Rows and columns of the exteroception.
+        obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
+        groups: Names of the proprioception and exteroception groups.
+    """
+
+    def __init__(
+        self,
+        obs: TensorDict,
+        obs_groups: Mapping[str, Sequence[str]],
+        obs_set: str,
+        output_dim: int,
+        hidden_dims: Sequence[int] = (512, 256, 128),
+        init_std: float = 1.0,
+        scan_shape: Sequence[int] = (11, 17),
+        obs_normalization: bool = True,
+        groups: Sequence[str] = ("proprio", "extero"),
+    ) -> None:
+        super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
+        self._make_policy_network(self.proprio_size + self.scan_size, hidden_dims, output_dim, init_std)
+
+    def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
+        """The normalised inputs [B, P + S], and a latent without columns."""
+        frame, scan = (obs[name] for name in self.obs_groups)
+        context = torch.cat([self.proprio_normalizer(frame), self.scan_normalizer(scan)], -1)
+        nothing = context[:, :0]
+        return context, Latent(nothing, nothing, nothing)
+
+    def as_jit(self) -> nn.Module:
+        """The deployed policy, normalisers included."""
+        return DeployedFramePolicy(self, None)

@@ -1,0 +1,139 @@
+"""Self-Predictive Representations (SPR): the latent must tell the latents that follow.
+
+The paper's loss is Σ_{k=1..K} ‖ f⁽ᵏ⁾(z_t, a_{t:t+k−1}) − sg(g(o_{t+k})) ‖², with the online dynamics
+z_{t+1} = f(z_t, a_t) applied K = 3 times, the target g an exponential moving average of the online encoder, sg no
+gradient, and a weight of 0.5. "SPR takes o^proprio and o^extero as input": one frame, no history, no velocity estimate,
+no decoder, a deterministic z. The encoder is trained by this loss and by the policy gradient.
+
+Not given by the paper, chosen here: the encoder is the network table's, its MLP reading one frame; f is an MLP of the
+same widths; the norm is a mean over dimensions, as all errors here are; the average keeps 0.99 of itself at every
+optimiser step. A prediction counts while its steps are in the same episode and in the same rollout.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from p3kernels import LatentMean
+from trainer.algorithms.method import Method
+from trainer.models.actor import LatentActor, Policy, RepresentationLoss
+from trainer.models.frame_policy import DeployedFramePolicy
+from trainer.models.networks import Encoder, Latent, mlp
+
+
+def method() -> Method:
+    """`--method spr`."""
+    return Method(
+        "spr",
+        actor=f"{__name__}:SprActor",
+        estimator=LatentMean(),
+        options=("proprio_latent", "extero_latent", "representation_coef"),
+    )
+
+
+class SprActor(LatentActor):
+    """Frame and scan → z; the policy acts on the frame and z.
+
+    Args:
+        obs: Observation groups, for their sizes.
+        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold the two groups below.
+        obs_set: "actor".
+        output_dim: A.
+        hidden_dims: Widths of the policy network.
+        init_std: Exploration noise at the beginning.
+        scan_shape: Rows and columns of the exteroception.
+        proprio_latent: Size of the frame's latent.
+        extero_latent: Size of the scan's latent.
+        representation_coef: Weight of the prediction's loss.
+        prediction_steps: K.
+        ema_decay: What the target keeps of itself at an optimiser step.
+        dynamics_hidden: Widths of the dynamics model.
+        obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
+        groups: Names of the proprioception and exteroception groups.
+    """
+
+    def __init__(
+        self,
+        obs: TensorDict,
+        obs_groups: Mapping[str, Sequence[str]],
+        obs_set: str,
+        output_dim: int,
+        hidden_dims: Sequence[int] = (512, 256, 128),
+        init_std: float = 1.0,
+        scan_shape: Sequence[int] = (11, 17),
+        proprio_latent: int = 10,
+        extero_latent: int = 100,
+        representation_coef: float = 0.5,
+        prediction_steps: int = 3,
+        ema_decay: float = 0.99,
+        dynamics_hidden: Sequence[int] = (256, 256),
+        obs_normalization: bool = True,
+        groups: Sequence[str] = ("proprio", "extero"),
+    ) -> None:
+        super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
+        if prediction_steps < 1:
+            raise ValueError(f"prediction_steps: expected at least 1, got {prediction_steps}")
+        if not 0.0 <= ema_decay < 1.0:
+            raise ValueError(f"ema_decay: expected 0 <= ema_decay < 1, got {ema_decay}")
+        self.representation_coef = representation_coef
+        self.prediction_steps, self.ema_decay = prediction_steps, ema_decay
+        self.encoder = Encoder(
+            self.proprio_size, self.scan_shape, proprio_latent, extero_latent, stochastic=False, velocity_size=0
+        )
+        latent_size = proprio_latent + extero_latent
+        self.dynamics = mlp([latent_size + output_dim, *dynamics_hidden, latent_size])
+        self._make_policy_network(self.proprio_size + latent_size, hidden_dims, output_dim, init_std)
+        self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
+
+    def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
+        """The frame [B, P], normalised, and z."""
+        frame, scan = (obs[name] for name in self.obs_groups)
+        frame = self.proprio_normalizer(frame)
+        return frame, self.encoder(frame, self.scan_normalizer(scan))
+
+    def targets(self, observations: TensorDict) -> dict[str, Tensor]:
+        """Frames and scans, normalised, and which steps go on in the same episode."""
+        frame, scan = (observations[name] for name in self.obs_groups)
+        return {
+            "frame": self.proprio_normalizer(frame),
+            "scan": self.scan_normalizer(scan),
+            "next_valid": observations["next_valid"].squeeze(-1),
+        }
+
+    def representation_loss(
+        self, policy: Policy, latent: Latent, batch: Mapping[str, Any], rollout: Mapping[str, Any]
+    ) -> RepresentationLoss:
+        """Σ_k ‖ f⁽ᵏ⁾(z_t, a) − sg(g(o_{t+k})) ‖², a mean over dimensions and over the predictions that count."""
+        last = len(rollout["actions"]) - 1
+        predicted, now = latent.mean, batch["rows"]
+        counts = torch.ones_like(batch["next_valid"])
+        total = torch.zeros((), device=predicted.device)
+        for _ in range(self.prediction_steps):
+            then = now + rollout["num_envs"]
+            # The next observation is in this rollout and of this episode; otherwise this and all later ones are out.
+            counts = counts * rollout["next_valid"][now] * (then <= last)
+            then = then.clamp(max=last)
+            predicted = self.dynamics(torch.cat([predicted, rollout["actions"][now]], -1))
+            with torch.no_grad():
+                target = self.target_encoder(rollout["frame"][then], rollout["scan"][then]).mean
+            error = (predicted - target).square().mean(-1)
+            total = total + (counts * error).sum() / counts.sum().clamp(min=1.0)
+            now = then
+        return RepresentationLoss(self.representation_coef * total, {"prediction": total})
+
+    def after_step(self) -> None:
+        """Moves the target towards the online encoder."""
+        with torch.no_grad():
+            torch._foreach_lerp_(
+                list(self.target_encoder.parameters()), list(self.encoder.parameters()), 1.0 - self.ema_decay
+            )
+
+    def as_jit(self) -> nn.Module:
+        """The deployed policy, encoder and normalisers included."""
+        return DeployedFramePolicy(self, self.encoder)

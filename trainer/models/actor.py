@@ -1,0 +1,222 @@
+"""What every actor shares: inputs and their statistics, the policy network, and the face that rsl_rl sees.
+
+An actor encodes observations into a deterministic context and a latent distribution (of no columns, where it has no
+latent), acts on both through one policy network, and brings the loss that trains its representation. Which estimator
+of the marginal likelihood is used is not its business: the algorithm sets `estimator`.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rsl_rl.modules import EmpiricalNormalization
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from p3kernels import LatentMean, MomentMatching, MonteCarlo
+from p3kernels.estimators import GaussianPolicy, MonteCarloPolicy
+from trainer.models.networks import Latent, mlp
+
+Estimator = MomentMatching | MonteCarlo | LatentMean
+Policy = GaussianPolicy | MonteCarloPolicy
+
+
+@dataclass(frozen=True)
+class RepresentationLoss:
+    """What trains an actor's representation beside the policy gradient."""
+
+    total: Tensor
+    """Weighted, as it is added to PPO's loss."""
+    parts: dict[str, Tensor]
+    """Unweighted, by name, for the log."""
+
+
+class LatentActor(nn.Module, abc.ABC):
+    """Observation groups → policy.
+
+    Args:
+        obs: Observation groups, for their sizes.
+        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold `groups`.
+        obs_set: "actor".
+        groups: Names of the groups that the actor reads; the proprioception first, the exteroception last.
+        scan_shape: Rows and columns of the exteroception.
+        obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
+    """
+
+    is_recurrent: bool = False
+    mlp: nn.Sequential
+    log_std: nn.Parameter
+
+    def __init__(
+        self,
+        obs: TensorDict,
+        obs_groups: Mapping[str, Sequence[str]],
+        obs_set: str,
+        groups: Sequence[str],
+        scan_shape: Sequence[int],
+        obs_normalization: bool,
+    ) -> None:
+        super().__init__()
+        missing = [name for name in groups if name not in obs_groups[obs_set]]
+        if missing:
+            raise ValueError(f"obs_groups[{obs_set!r}]: expected the groups {list(groups)}, missing {missing}")
+        self.obs_groups = list(groups)
+        self.proprio_size, self.scan_size = obs[groups[0]].shape[-1], obs[groups[-1]].shape[-1]
+        self.scan_shape = (scan_shape[0], scan_shape[1])
+        if math.prod(self.scan_shape) != self.scan_size:
+            points = math.prod(self.scan_shape)
+            raise ValueError(
+                f"scan_shape: {self.scan_shape} has {points} points, the group {groups[-1]!r} {self.scan_size}"
+            )
+        self.obs_dim = sum(obs[name].shape[-1] for name in groups)
+        self.proprio_normalizer = EmpiricalNormalization(self.proprio_size) if obs_normalization else nn.Identity()
+        self.scan_normalizer = EmpiricalNormalization(self.scan_size) if obs_normalization else nn.Identity()
+        self.estimator: Estimator = LatentMean()
+        self._policy: Policy | None = None
+
+    def _make_policy_network(self, inputs: int, hidden_dims: Sequence[int], outputs: int, init_std: float) -> None:
+        if not init_std > 0:
+            raise ValueError(f"init_std: expected a positive number, got {init_std}")
+        self.mlp = mlp([inputs, *hidden_dims, outputs])
+        self.log_std = nn.Parameter(torch.full((outputs,), math.log(init_std)))
+        last = self.mlp[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():  # small first actions: the stance, not a random pose
+            last.weight.mul_(0.1)
+            last.bias.zero_()
+
+    @abc.abstractmethod
+    def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
+        """The deterministic part of the policy's input [B, C] and the latent distribution."""
+
+    def targets(self, observations: TensorDict) -> dict[str, Tensor]:
+        """What the representation is trained towards, of a flattened rollout [T·E]: computed once an update.
+
+        Args:
+            observations: With `next_proprio` [T·E, P] and `next_valid` [T·E, 1].
+        """
+        return {}
+
+    def representation_loss(
+        self, policy: Policy, latent: Latent, batch: Mapping[str, Any], rollout: Mapping[str, Any]
+    ) -> RepresentationLoss:
+        """The representation's loss on a minibatch; nothing, for a representation that only the policy trains.
+
+        Args:
+            policy: Of the minibatch.
+            latent: Of the minibatch.
+            batch: The rows of `rollout` that are in it; `rows` [B] are their numbers.
+            rollout: The flattened rollout: `targets`, `actions`; row t·E + e is step t of environment e.
+        """
+        return RepresentationLoss(torch.zeros((), device=latent.mean.device), {})
+
+    def after_step(self) -> None:
+        """Told after every optimiser step."""
+
+    @abc.abstractmethod
+    def as_jit(self) -> nn.Module:
+        """The deployed policy: raw observations → action, encoder and normalisers included; a copy."""
+
+    def as_onnx(self, verbose: bool = False) -> nn.Module:
+        """As `as_jit`; `verbose` is rsl_rl's."""
+        return self.as_jit()
+
+    @property
+    def action_std(self) -> Tensor:
+        """[A]: the exploration noise, positive whatever the parameter."""
+        return self.log_std.exp()
+
+    def policy(self, obs: TensorDict) -> tuple[Policy, Latent]:
+        """The marginal policy of the active estimator, and the latent distribution it marginalises."""
+        context, latent = self.encode(obs)
+        return self.estimator.policy(self.mlp, context, latent.mean, latent.std, self.action_std), latent
+
+    def act_at_mean(self, obs: TensorDict) -> Tensor:
+        """[B, A]: the deployed action, the policy network at the mean of the latent."""
+        context, latent = self.encode(obs)
+        return self.mlp(torch.cat([context, latent.mean], -1))
+
+    def act_at_sample(self, obs: TensorDict) -> Tensor:
+        """[B, A]: the policy network at a sample of the latent, without exploration noise."""
+        context, latent = self.encode(obs)
+        noise = torch.randn_like(latent.mean)
+        return self.mlp(torch.cat([context, latent.mean + latent.std * noise], -1))
+
+    def forward(
+        self,
+        obs: TensorDict,
+        masks: Tensor | None = None,
+        hidden_state: Any = None,
+        stochastic_output: bool = False,
+    ) -> Tensor:
+        """rsl_rl's call: a sample of the marginal policy, or the deployed action."""
+        if not stochastic_output:
+            return self.act_at_mean(obs)
+        self._policy, _ = self.policy(obs)
+        return self._policy.sample()
+
+    def update_normalization(self, obs: TensorDict) -> None:
+        """Moves the statistics by observations [B]. P3PPO calls it after an update, never within a rollout."""
+        if isinstance(self.proprio_normalizer, EmpiricalNormalization):
+            assert isinstance(self.scan_normalizer, EmpiricalNormalization)
+            self.proprio_normalizer.update(obs[self.obs_groups[0]])
+            self.scan_normalizer.update(obs[self.obs_groups[-1]])
+
+    @property
+    def current_policy(self) -> Policy:
+        """Of the last stochastic call."""
+        if self._policy is None:
+            raise RuntimeError("no policy yet: call the actor with stochastic_output=True first")
+        return self._policy
+
+    @property
+    def output_mean(self) -> Tensor:
+        """[B, A] of the last stochastic call."""
+        return self.current_policy.mean
+
+    @property
+    def output_std(self) -> Tensor:
+        """[A]: exploration alone; rsl_rl logs its mean."""
+        return self.action_std
+
+    @property
+    def output_entropy(self) -> Tensor:
+        """[B] of the last stochastic call."""
+        return self.current_policy.entropy()
+
+    @property
+    def output_distribution_params(self) -> tuple[Tensor, ...]:
+        """Mean and std [B, A] of a Gaussian policy; a mixture has no such parameters."""
+        policy = self.current_policy
+        return (policy.mean, policy.stddev) if isinstance(policy, GaussianPolicy) else ()
+
+    def get_output_log_prob(self, outputs: Tensor) -> Tensor:
+        """[B] of actions [B, A] under the last stochastic call's policy."""
+        return self.current_policy.log_prob(outputs)
+
+    def get_kl_divergence(self, old_params: tuple[Tensor, ...], new_params: tuple[Tensor, ...]) -> Tensor:
+        """[B]: closed form between two Gaussian policies."""
+        if not old_params or not new_params:
+            raise ValueError("a Monte Carlo policy has no closed-form KL; P3PPO estimates it from log-probabilities")
+        return gaussian_kl(*old_params, *new_params)
+
+    def reset(self, dones: Tensor | None = None, hidden_state: Any = None) -> None:
+        """Nothing: there is no memory but the history in the observation."""
+
+    def get_hidden_state(self) -> None:
+        """None: not recurrent."""
+
+    def detach_hidden_state(self, dones: Tensor | None = None) -> None:
+        """Nothing to detach."""
+
+
+def gaussian_kl(old_mean: Tensor, old_std: Tensor, new_mean: Tensor, new_std: Tensor) -> Tensor:
+    """KL(old ‖ new) [B] of diagonal Gaussians [B, A]."""
+    ratio = old_std / new_std
+    shift = (old_mean - new_mean) / new_std
+    return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).sum(-1)

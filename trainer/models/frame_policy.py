@@ -1,0 +1,58 @@
+"""The deployed policy of an actor that reads one frame and the scan, without a history."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from trainer.models.actor import LatentActor
+from trainer.models.networks import Encoder, Latent
+
+
+class DeployedFramePolicy(nn.Module):
+    """Raw observations → action: all that a robot needs, nothing else.
+
+    Args:
+        actor: Copied, not shared.
+        encoder: Of the actor; None where the policy network reads the scan itself.
+    """
+
+    is_recurrent = False
+
+    def __init__(self, actor: LatentActor, encoder: Encoder | None) -> None:
+        super().__init__()
+        self.proprio_size, self.scan_size = actor.proprio_size, actor.scan_size
+        self.proprio_normalizer = copy.deepcopy(actor.proprio_normalizer)
+        self.scan_normalizer = copy.deepcopy(actor.scan_normalizer)
+        self.encoder = _ScanItself() if encoder is None else copy.deepcopy(encoder)
+        self.mlp = copy.deepcopy(actor.mlp)
+
+    def forward(self, proprio: Tensor, extero: Tensor) -> Tensor:
+        """Action [B, A] of proprio [B, P] and extero [B, S], not normalised."""
+        frame = self.proprio_normalizer(proprio)
+        latent = self.encoder(frame, self.scan_normalizer(extero))
+        return self.mlp(torch.cat([frame, latent.mean], -1))
+
+    def get_dummy_inputs(self) -> tuple[Tensor, Tensor]:
+        """Zeros of the right shapes, for tracing."""
+        return torch.zeros(1, self.proprio_size), torch.zeros(1, self.scan_size)
+
+    @property
+    def input_names(self) -> list[str]:
+        """As in `forward`."""
+        return ["proprio", "extero"]
+
+    @property
+    def output_names(self) -> list[str]:
+        """["actions"]."""
+        return ["actions"]
+
+
+class _ScanItself(nn.Module):
+    """Stands where an encoder would."""
+
+    def forward(self, frame: Tensor, scan: Tensor) -> Latent:
+        """The scan, as a latent without variance."""
+        return Latent(scan, torch.zeros_like(scan), scan[:, :0])
