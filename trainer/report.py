@@ -21,14 +21,21 @@ FILE_NAME = "report.html"
 MISSING = "matplotlib is not installed (pip install 'p3kernels[train]'): tables only, no curves."
 REWARD, LENGTH, LEVEL, SAMPLES = "episode/reward", "episode/length", "curriculum/level", "estimator/num_samples"
 STEPS, SECONDS = "steps/total", "time/total_seconds"
+BROKEN, ROLLBACKS, SKIPPED = "steps/broken", "steps/rollbacks", "loss/skipped_steps"
 SECTIONS = (
     ("Learning", (REWARD, LENGTH, LEVEL)),
     ("Losses", ("loss/",)),
     ("Policy", ("policy/",)),
+    ("Data efficiency", ("d_eff/",)),
     ("Reward terms", ("reward/",)),
     ("Speed", ("speed/",)),
+    ("Memory", ("memory/",)),
+    ("Health", (BROKEN, ROLLBACKS, SKIPPED, "steps/")),
 )
-"""Title, and the keys or, with a slash at the end, the beginnings of keys; what is left goes to a last section."""
+"""Title, and the keys or, with a slash at the end, the beginnings of keys; what is left goes to a last section. A key
+that is named belongs to where it is named, whatever it begins with."""
+AT_THE_MEAN = "at the mean"
+"""For want of an estimator: the actor sees the latent's mean, or there is no latent."""
 IN_HEADLINE = ("iteration", SAMPLES, STEPS, SECONDS)
 MOST_POINTS, MOST_SMOOTHED_POINTS = 400, 120
 """Of a curve: a figure is some 400 pixels wide, and the file stays small."""
@@ -120,13 +127,13 @@ def _collect(records: Sequence[Record]) -> dict[str, Series]:
 
 
 def _estimator_changes(records: Sequence[Record]) -> list[tuple[int, str]]:
-    """The first iteration of each estimator, and its name: 0 samples are MM, n are MC(n)."""
+    """The first iteration of each estimator, and its name: 0 samples are MM, n are MC(n), -1 is none."""
     changes: list[tuple[int, str]] = []
     for record in records:
         count = record.get(SAMPLES)
         if count is None:
             continue
-        name = "MM" if count == 0 else f"MC({count:g})"
+        name = AT_THE_MEAN if count < 0 else "MM" if count == 0 else f"MC({count:g})"
         if not changes or changes[-1][1] != name:
             changes.append((int(record["iteration"] or 0), name))
     return changes
@@ -163,20 +170,35 @@ def _headline(records: Sequence[Record], series: dict[str, Series], changes: Seq
         ("Environment steps", last(STEPS) or "not recorded"),
         ("Wall time", last(SECONDS, format_duration) or "not recorded"),
         *([("Estimator", ", ".join(names))] if names else []),
+        *([("Health", _health(series))] if {BROKEN, ROLLBACKS, SKIPPED} & series.keys() else []),
     ]
     cells = [f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>' for name, text in rows]
     return '<div class="wide"><table class="headline">\n' + "\n".join(cells) + "\n</table></div>"
 
 
+def _health(series: dict[str, Series]) -> str:
+    """What should not have happened, counted; the run's counters count on, an update's steps are its own."""
+    empty = Series("", [], [])
+    counts = (
+        (series.get(BROKEN, empty).values[-1:], "broken simulation step", "broken simulation steps"),
+        (series.get(ROLLBACKS, empty).values[-1:], "rollback", "rollbacks"),
+        (series.get(SKIPPED, empty).values, "optimiser step left out", "optimiser steps left out"),
+    )
+    found = [(sum(values), one, many) for values, one, many in counts]
+    told = [f"{_number(count)} {one if count == 1 else many}" for count, one, many in found if count > 0]
+    return ", ".join(told) or "nothing broken, rolled back or left out"
+
+
 def _sections(series: dict[str, Series], changes: Sequence[tuple[int, str]], draw: Draw | None) -> list[str]:
     left = {key: found for key, found in series.items() if key not in IN_HEADLINE}
+    named = {name for _, wanted in SECTIONS for name in wanted}
     parts = []
     for title, wanted in SECTIONS:
         members = [
             left.pop(key)
             for name in wanted
             for key in list(left)
-            if key == name or (name.endswith("/") and key.startswith(name))
+            if key == name or (name.endswith("/") and key.startswith(name) and key not in named)
         ]
         parts += _section(title, members, changes, draw)
     return parts + _section("Other", list(left.values()), changes, draw)

@@ -122,6 +122,63 @@ def test_headline(tmp_path, without_matplotlib):
     assert {name: page.rows[name] for name in headline} == {name: [text] for name, text in headline.items()}
 
 
+def test_what_a_run_says_about_itself_has_sections(tmp_path, without_matplotlib):
+    scalars = {
+        "loss/skipped_steps": 2.0,
+        "loss/value": 0.5,
+        "steps/total": 100.0,
+        "steps/rollbacks": 1.0,
+        "steps/other": 7.0,
+        "steps/broken": 3.0,
+        "d_eff/trained": 1.0,
+        "d_eff/n1": 0.646,
+        "memory/resident_mib": 812.25,
+        "policy/latent_action_std": 0.125,
+    }
+    page = Page(report.write_report(run(tmp_path, scalars)))
+    assert page.headings == ["Losses", "Policy", "Data efficiency", "Memory", "Health"]
+    order = list(page.rows)
+    assert order[order.index("loss/value") :] == [
+        "loss/value",
+        "policy/latent_action_std",
+        "d_eff/trained",
+        "d_eff/n1",
+        "memory/resident_mib",
+        "steps/broken",
+        "steps/rollbacks",
+        "loss/skipped_steps",
+        "steps/other",
+    ]
+    assert page.rows["d_eff/n1"] == ["0.646"] * 3
+
+
+@pytest.mark.parametrize(
+    ("scalars", "text"),
+    [
+        ([{"steps/broken": 0.0}, {"steps/broken": 0.0}], "nothing broken, rolled back or left out"),
+        (
+            [{"steps/broken": 1.0, "loss/skipped_steps": 2.0}, {"steps/broken": 4.0, "loss/skipped_steps": 1.0}],
+            "4 broken simulation steps, 3 optimiser steps left out",
+        ),
+        ([{"steps/broken": 1.0, "steps/rollbacks": 1.0}], "1 broken simulation step, 1 rollback"),
+        ([{"steps/rollbacks": 2.0, "loss/skipped_steps": 1.0}], "2 rollbacks, 1 optimiser step left out"),
+        ([{"steps/rollbacks": math.nan}], "nothing broken, rolled back or left out"),
+    ],
+)
+def test_health_is_in_the_headline(scalars, text, tmp_path, without_matplotlib):
+    assert Page(report.write_report(run(tmp_path, *scalars))).rows["Health"] == [text]
+
+
+def test_health_that_nobody_recorded_is_not_told(tmp_path, without_matplotlib):
+    assert "Health" not in Page(report.write_report(run(tmp_path, {"loss/kl": 1.0}))).rows
+
+
+def test_a_method_without_an_estimator_is_at_the_mean(tmp_path, without_matplotlib):
+    scalars = [{"estimator/num_samples": count} for count in (-1, -1, 0, 1)]
+    page = Page(report.write_report(run(tmp_path, *scalars)))
+    assert page.rows["Estimator"] == ["at the mean from iteration 1, MM from iteration 3, MC(1) from iteration 4"]
+
+
 def test_every_scalar_has_a_figure_in_its_section(tmp_path):
     pytest.importorskip("matplotlib")
     page = Page(report.write_report(long_run(tmp_path)))
