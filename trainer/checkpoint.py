@@ -20,8 +20,12 @@ from typing import Any
 import torch
 
 FORMAT = "p3-checkpoint"
-VERSION = 1
-KEYS = ("task", "algorithm", "environment", "torch_rng", "iter", "totals", "finished")
+VERSION = 2
+"""Counted up whenever an older trainer could not continue from what a newer one saved, or the other way round."""
+KEYS = (
+    *("task", "method", "algorithm", "environment", "torch_rng"),
+    *("iter", "totals", "switched_at", "trouble", "finished"),
+)
 """What a checkpoint holds, whatever else it holds."""
 
 _ZIP_BEGIN = b"PK\x03\x04"
@@ -88,9 +92,10 @@ def load_checkpoint(path: Path, task: str | None = None) -> dict[str, Any]:
         raise ForeignCheckpoint(f"{path}: a torch file, but not a checkpoint of this trainer{_origin(content)}")
     version = content.get("version")
     if type(version) is not int or version < 1:  # a bool is an int to isinstance
-        raise ValueError(f"{path}: a checkpoint of unknown version {version!r}; this trainer reads 1 to {VERSION}")
-    if version > VERSION:
-        raise ValueError(f"{path}: checkpoint version {version}; this trainer reads up to {VERSION}")
+        raise ValueError(f"{path}: a checkpoint of unknown version {version!r}; this trainer reads version {VERSION}")
+    if version != VERSION:
+        age = "a later" if version > VERSION else "an earlier"
+        raise ValueError(f"{path}: a checkpoint of {age} version, {version}; this trainer reads version {VERSION}")
     if missing := [key for key in KEYS if key not in content]:
         raise ValueError(f"{path}: a checkpoint without {', '.join(missing)}")
     if task is not None and content["task"] != task:

@@ -95,7 +95,8 @@ class LocomotionEnv(VecEnv):
         everyone = torch.arange(num_envs)
         self.state = self.engine.reset(everyone, *self._draw_start(everyone))
         self._begin(everyone)
-        self._observations = self._observe()
+        groups = task.observe(self.state, self.episode, self.generator)
+        self._observations = TensorDict(groups, batch_size=[num_envs])
 
     @property
     def episode_length_buf(self) -> Tensor:
@@ -119,16 +120,22 @@ class LocomotionEnv(VecEnv):
         self._push()
         self.state, broken = self.engine.step(task.targets(actions))
         self._advance()
-        terms = task.reward_terms(self.state, episode)
+        terms, why = task.reward_terms(self.state, episode), ""
         self._remember()
-        final, unfit = self._made_finite(self._observe())
+        groups = self.task.observe(self.state, episode, self.generator)
+        unfit = ~torch.isfinite(torch.stack([value.sum(-1) for value in groups.values()])).all(0)
         broken = broken | unfit | ~torch.isfinite(terms.sum(0))
-        terms = torch.where(broken, 0.0, terms)
+        if broken.any():
+            why = self._why_broken(groups, terms)
+            for name, value in groups.items():
+                value[unfit] = self._observations[name][unfit]
+            terms = torch.where(broken, 0.0, terms)
+        final = TensorDict(groups, batch_size=[self.num_envs])
         reward = task.config.control_dt * terms.sum(0)
         terminated = task.terminated(self.state) | broken
         reward = reward - task.config.fall_penalty * (terminated & ~broken)
         self._episode_return += reward
-        traversed = self._traversed()
+        traversed = self._traversed() & ~broken
         timed_out = (episode.step >= task.max_steps) | traversed | self._left_tile()
         timed_out &= ~terminated
         done = terminated | timed_out
@@ -136,6 +143,7 @@ class LocomotionEnv(VecEnv):
             "time_outs": timed_out,
             "final_observations": final,
             "broken": broken,
+            "why_broken": why,
             "log": dict(zip(self._term_names, terms.mean(1).tolist(), strict=True)),
         }
         if self.curriculum is not None:
@@ -182,18 +190,15 @@ class LocomotionEnv(VecEnv):
         newest = self.task.noisy(self.task.proprio(self.state, self.episode), self.generator)
         self.episode.history = torch.cat([self.episode.history[:, 1:], newest[:, None]], 1)
 
-    def _observe(self) -> TensorDict:
-        groups = self.task.observe(self.state, self.episode, self.generator)
-        return TensorDict(groups, batch_size=[self.num_envs])
-
-    def _made_finite(self, observations: TensorDict) -> tuple[TensorDict, Tensor]:
-        """Observations whose rows that were not finite are those of the step before, and which rows [E] were."""
-        sums = torch.stack([value.sum(-1) for value in observations.values()])
-        unfit = ~torch.isfinite(sums).all(0)
-        if unfit.any():
-            for name, value in observations.items():
-                value[unfit] = self._observations[name][unfit]
-        return observations, unfit
+    def _why_broken(self, groups: dict[str, Tensor], terms: Tensor) -> str:
+        """The simulator's own words, or else what is not finite although the simulator found nothing wrong."""
+        warning = self.engine.first_warning()
+        if warning is not None:
+            return warning
+        rows = {f"observation {name!r}": value for name, value in groups.items()}
+        rows |= dict(zip(self._term_names, terms, strict=True))
+        unfit = [name for name, value in rows.items() if not torch.isfinite(value).all()]
+        return f"{unfit[0]} is not finite" if unfit else "the simulator's state is absurdly large"
 
     def _distance(self) -> Tensor:
         return (self.state.root_pos[:, :2] - self.episode.spawn).norm(dim=-1)

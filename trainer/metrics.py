@@ -44,6 +44,10 @@ class WandbSettings:
                 raise ValueError(f"{name}: expected a name for Weights & Biases, got {getattr(self, name)!r}")
 
 
+class WandbUnavailable(ValueError):
+    """Weights & Biases was asked for, and is not to be had."""
+
+
 class MetricsLog:
     """Scalars of a run, by iteration: `metrics.jsonl` (the truth the report reads), TensorBoard events, and W&B.
 
@@ -72,7 +76,7 @@ class MetricsLog:
 
         Raises:
             FileExistsError: A new run where a run has been logged already.
-            ValueError: W&B is asked for and is not installed, or does not start.
+            WandbUnavailable: W&B is asked for and is not installed, or does not start.
         """
         run_dir.mkdir(parents=True, exist_ok=True)
         path = run_dir / FILE_NAME
@@ -239,7 +243,7 @@ class _WandbRun:
                 settings=module.Settings(console="off", **options),
             )
         except Exception as error:
-            raise ValueError(
+            raise WandbUnavailable(
                 f"Weights & Biases does not start: {error} (WANDB_MODE=offline logs without a network)"
             ) from error
         self._first = int(self._run.starting_step)
@@ -305,7 +309,7 @@ def _import_wandb() -> ModuleType:
     try:
         import wandb  # noqa: PLC0415  optional, and slow to import
     except ImportError as error:
-        raise ValueError(f"wandb cannot be imported ({error}); run: pip install 'p3kernels[wandb]'") from error
+        raise WandbUnavailable(f"wandb cannot be imported ({error}); run: pip install 'p3kernels[wandb]'") from error
     return wandb
 
 

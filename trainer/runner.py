@@ -87,7 +87,7 @@ class Runner:
         deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
         with contextlib.ExitStack() as stack:
             self._open_log()
-            stack.callback(self._close_log)
+            stack.push(self._close_log)
             progress = None
             if not quiet:
                 progress = stack.enter_context(contextlib.closing(Progress(target, start=self.iteration)))
@@ -126,8 +126,8 @@ class Runner:
             wandb=self._wandb,
         )
 
-    def _close_log(self) -> None:
-        self._log.close()
+    def _close_log(self, *exception: Any) -> None:
+        self._log.__exit__(*exception)
 
     def step(self) -> dict[str, float]:
         """One iteration: rollout and update; returns what to log."""
@@ -136,7 +136,7 @@ class Runner:
         started = time.perf_counter()
         terms: dict[str, float] = defaultdict(float)
         count = self.config.ppo.num_steps_per_env
-        simulating = 0.0
+        simulating, why_broken = 0.0, ""
         restored, broken = algorithm.restored_weights, self.broken
         with torch.inference_mode(), one_thread():
             observations = env.get_observations()
@@ -147,6 +147,7 @@ class Runner:
                 simulating += time.perf_counter() - before
                 algorithm.process_env_step(observations, reward, done, extras)
                 self._count(extras)
+                why_broken = extras["why_broken"] or why_broken
                 for name, value in extras["log"].items():
                     terms[name] += value / count
             algorithm.compute_returns(observations)
@@ -157,8 +158,8 @@ class Runner:
         went_wrong = losses["skipped_steps"] > 0 or algorithm.restored_weights > restored
         self._trouble = self._trouble + 1 if went_wrong else 0
         if self.broken > broken:
-            diverged, why = self.broken - broken, env.engine.latest_warning()
-            self._note(f"iteration {self.iteration}: {diverged} simulations broke and began anew: {why}")
+            count_broken = self.broken - broken
+            self._note(f"iteration {self.iteration}: {count_broken} broken environments began anew: {why_broken}")
         steps = count * env.num_envs
         self.total_steps += steps
         self.total_seconds += finished - started
@@ -207,7 +208,7 @@ class Runner:
             return
         self._unsaved = False
         if self.config.keep_checkpoints is not None:
-            spare = () if self._switched_at is None else (self._switched_at,)
+            spare = [self.iteration] if self._switched_at is None else [self.iteration, self._switched_at]
             prune_checkpoints(self.run_dir, self.config.keep_checkpoints, spare)
 
     def _roll_back(self) -> None:
@@ -226,7 +227,7 @@ class Runner:
         torch.manual_seed(self.config.seed + 1_000_003 * rollbacks)
         self.env.generator.manual_seed(self.config.seed + 1_000_003 * rollbacks)
         self.algorithm.set_learning_rate(0.5 * self.algorithm.learning_rate)
-        self._close_log()
+        self._log.close()
         self._open_log()
         self._note(f"{happened}: back to {path}, with other random numbers and half the learning rate")
 

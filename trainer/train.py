@@ -14,18 +14,18 @@ import tyro
 from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, save_config
 from trainer.interrupt import Interrupted
-from trainer.metrics import WandbSettings, read_metrics
+from trainer.metrics import WandbSettings, WandbUnavailable, read_metrics
 from trainer.report import write_report
 from trainer.run_dir import locked
-from trainer.runner import Diverged, NotSaved, Runner
+from trainer.runner import Diverged, Runner
 
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
     """Trains as the command line says.
 
     Returns:
-        0; 1 if the training diverged or its end could not be saved; 2 for a wrong command line; 128 + the signal's
-        number after Ctrl-C (130) or SIGTERM (143), with everything saved.
+        0; 1 if the training diverged or its end could not be saved; 2 for what cannot begin; 128 + the signal's number
+        after Ctrl-C (130) or SIGTERM (143), with everything saved.
     """
     config = tyro.cli(TrainConfig, args=list(arguments), prog=prog)
     with contextlib.ExitStack() as stack:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
             stack.enter_context(locked(config.run_dir))
             _begin(config)
             runner = Runner(config, _wandb(config))
-            if config.resume:
+            if config.resume and latest_checkpoint(config.run_dir) is not None:
                 print(f"continuing from {runner.restore()}")
         except (ValueError, ImportError, OSError) as error:
             print(f"{prog}: {error}", file=sys.stderr)
@@ -45,9 +45,9 @@ def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
             f" -> {config.run_dir}"
         )
         code = _learn(runner, config.run_dir, prog)
-        for line in _summary(config.run_dir):
-            print(line)
         try:
+            for line in _summary(config.run_dir):
+                print(line)
             print(f"report: {write_report(config.run_dir).resolve()}")
         except OSError as error:  # a full disk; `p3 report` can make up for it
             print(f"{prog}: no report: {error.strerror or error}", file=sys.stderr)
@@ -62,7 +62,10 @@ def _learn(runner: Runner, run_dir: Path, prog: str) -> int:
         print(f"interrupted; the last checkpoint is {latest_checkpoint(run_dir)}")
         print(f"go on with: {prog} --run-dir {run_dir} --resume")
         return 128 + (stop.number if isinstance(stop, Interrupted) else 2)
-    except (Diverged, NotSaved) as error:
+    except WandbUnavailable as error:
+        print(f"{prog}: --wandb-project: {error}", file=sys.stderr)
+        return 2
+    except (Diverged, OSError) as error:  # OSError: no room for the last checkpoint, or no log could be opened
         print(f"{prog}: {error}", file=sys.stderr)
         print(f"the last checkpoint is {latest_checkpoint(run_dir)}")
         return 1
@@ -87,12 +90,14 @@ def _settings(config: TrainConfig) -> TrainConfig:
 
 def _begin(config: TrainConfig) -> None:
     """Writes the settings of a new run into its directory."""
-    if config.resume:
-        return
     run_dir = config.run_dir
     assert run_dir is not None
     if latest_checkpoint(run_dir) is not None:
+        if config.resume:
+            return
         raise ValueError(f"--run-dir: {run_dir} holds a run; add --resume to continue it, or name another")
+    if config.resume:
+        print(f"no checkpoint yet in {run_dir}: beginning anew")
     for name in ("metrics.jsonl", "wandb_id"):
         (run_dir / name).unlink(missing_ok=True)
     save_config(config, run_dir / "config.json")

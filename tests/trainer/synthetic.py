@@ -9,7 +9,7 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.algorithms import P3PPO
+from trainer.algorithms import P3PPO, parse_method
 
 PROPRIO, FRAMES, SCAN_SHAPE, ACTIONS, STATE = 12, 3, (5, 7), 4, 4
 SIZES = {"proprio": PROPRIO, "history": FRAMES * PROPRIO, "extero": SCAN_SHAPE[0] * SCAN_SHAPE[1]} | {
@@ -72,7 +72,9 @@ class TurningEnv(VecEnv):
 
 
 def config(method: str = "mm", *, steps: int = 8, **algorithm: Any) -> dict[str, Any]:
-    """An rsl_rl config of small networks; the critic's groups overlap the actor's."""
+    """An rsl_rl config of small networks, with the method's actor; the critic's groups overlap the actor's."""
+    chosen = parse_method(method)
+    sizes = {"proprio_latent": PROPRIO_LATENT, "extero_latent": EXTERO_LATENT}
     return {
         "num_steps_per_env": steps,
         "save_interval": 50,
@@ -86,12 +88,11 @@ def config(method: str = "mm", *, steps: int = 8, **algorithm: Any) -> dict[str,
             **algorithm,
         },
         "actor": {
-            "class_name": "trainer.models:P3Actor",
+            "class_name": chosen.actor,
             "hidden_dims": [32, 16],
             "scan_shape": list(SCAN_SHAPE),
-            "proprio_latent": PROPRIO_LATENT,
-            "extero_latent": EXTERO_LATENT,
             "init_std": 0.3,
+            **{name: size for name, size in sizes.items() if name in chosen.options},
         },
         "critic": {"class_name": "rsl_rl.models:MLPModel", "hidden_dims": [32, 16], "obs_normalization": True},
     }

@@ -41,11 +41,14 @@ from trainer.run_dir import locked
 def content(iteration=1, size=200, **others):
     return {
         "task": "walker",
+        "method": "mm",
         "algorithm": {"weight": torch.arange(float(size)), "groups": [{"lr": 1e-3, "betas": (0.9, 0.999)}]},
         "environment": {"level": torch.arange(7), "up": torch.tensor([True, False])},
         "torch_rng": torch.get_rng_state()[:64].clone(),
         "iter": iteration,
         "totals": {"steps": 128, "seconds": 1.5, "broken": 0},
+        "switched_at": None,
+        "trouble": 0,
         "finished": {"reward": [1.0, -2.5], "length": []},
         **others,
     }
@@ -282,9 +285,10 @@ def test_whole_checkpoints_that_do_not_fit_are_refused(tmp_path):
     def of(**fields):
         return refusal(path, torch_bytes({"format": FORMAT, "version": VERSION, **content(), **fields}), task="walker")
 
-    assert of(version=VERSION + 1) == f"checkpoint version {VERSION + 1}; this trainer reads up to {VERSION}"
+    assert of(version=3) == f"a checkpoint of a later version, 3; this trainer reads version {VERSION}"
+    assert of(version=1) == f"a checkpoint of an earlier version, 1; this trainer reads version {VERSION}"
     for version in ("1", 1.0, True, None, 0):
-        assert of(version=version).startswith(f"a checkpoint of unknown version {version!r}; this trainer reads 1 to")
+        assert of(version=version).startswith(f"a checkpoint of unknown version {version!r}; this trainer reads")
     assert of(task="g1-flat") == "of task 'g1-flat', this run is 'walker'"
     for key in KEYS:
         fields = {name: value for name, value in content().items() if name != key}
@@ -331,7 +335,9 @@ def test_the_newest_readable_passes_over_what_is_lost(tmp_path):
         newest_readable(tmp_path)
 
 
-@pytest.mark.parametrize("fields", [{"version": VERSION + 1}, {"version": "2"}, {"task": "g1-flat"}])
+@pytest.mark.parametrize(
+    "fields", [{"version": VERSION + 1}, {"version": VERSION - 1}, {"version": "2"}, {"task": "g1-flat"}]
+)
 def test_a_whole_checkpoint_is_not_passed_over_for_an_older_one(tmp_path, fields):
     saved(tmp_path, 1)
     data = torch_bytes({"format": FORMAT, "version": VERSION, **content(2), **fields})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import nursery
 import pytest
-import torch
+from small_runs import assert_same
 
 import trainer
 from trainer.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint
@@ -104,25 +104,6 @@ def half_written(run_dir):
 
 def logged(run_dir):
     return len(read_metrics(run_dir)) if (run_dir / "metrics.jsonl").exists() else 0
-
-
-def leaves(value, prefix=""):
-    """Every tensor and number of nested dicts and lists, by its path."""
-    if isinstance(value, dict):
-        return {k: v for name, item in value.items() for k, v in leaves(item, f"{prefix}/{name}").items()}
-    if isinstance(value, list | tuple):
-        return {k: v for i, item in enumerate(value) for k, v in leaves(item, f"{prefix}/{i}").items()}
-    return {prefix: value}
-
-
-def assert_same(ours, theirs):
-    ours, theirs = leaves(ours), leaves(theirs)
-    assert ours.keys() == theirs.keys()
-    for name in [name for name in ours if "seconds" not in name]:
-        if isinstance(ours[name], torch.Tensor):
-            assert torch.equal(ours[name], theirs[name]), name
-        else:
-            assert ours[name] == theirs[name], name
 
 
 def pace(lives, run_dir):

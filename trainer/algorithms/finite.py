@@ -39,15 +39,21 @@ def replace_nonfinite(observations: TensorDict) -> tuple[TensorDict, dict[str, T
     Args:
         observations: [E] rows.
     """
-    broken = {name: (~torch.isfinite(value)).flatten(1).any(-1).sum() for name, value in observations.items()}
-    return observations.apply(lambda value: value.nan_to_num(0.0, 0.0, 0.0)), broken
+    groups = _groups(observations)
+    broken = {name: (~torch.isfinite(value)).flatten(1).any(-1).sum() for name, value in groups.items()}
+    replaced = {name: value.nan_to_num(0.0, 0.0, 0.0) for name, value in groups.items()}
+    return TensorDict(replaced, batch_size=observations.batch_size, device=observations.device), broken
+
+
+def _groups(observations: TensorDict) -> dict[str, Tensor]:
+    return {name: value for name, value in observations.items() if isinstance(value, Tensor)}
 
 
 def named_batch(batch: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a minibatch, observation groups by their own names."""
     for name, value in batch.items():
         if isinstance(value, TensorDict):
-            yield from ((f"{name}.{group}", tensor) for group, tensor in value.items())
+            yield from ((f"{name}.{group}", tensor) for group, tensor in _groups(value).items())
         else:
             yield name, value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 
 import mujoco
@@ -25,8 +25,8 @@ from trainer.tasks.state import RobotState
 from trainer.tasks.terrains import PIT_FLOOR, Terrain, height_map
 
 MAP_RESOLUTION = 0.05
-_LATEST_WARNINGS: deque[str] = deque(maxlen=4)
-"""What the simulator last complained of, in any engine of this process: MuJoCo has one handler for all."""
+_WARNINGS: list[str] = []
+"""What the simulator complained of since the last step began: MuJoCo has one handler for the whole process."""
 _FULL_STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
 
 
@@ -58,7 +58,7 @@ class MujocoEngine:
         self.robot, self.tiles, self.num_envs, self.decimation = robot, list(tiles), num_envs, decimation
         self.num_threads = len(os.sched_getaffinity(0)) if num_threads is None else num_threads
         # Left alone, MuJoCo prints every warning and appends it to a file in the working directory, without end.
-        mujoco.set_mju_user_warning(_LATEST_WARNINGS.append)
+        mujoco.set_mju_user_warning(_WARNINGS.append)
         self._pool = self._compile_tiles()
         base = self._pool[0]
         self._layout = SensorLayout(base, robot)
@@ -175,6 +175,7 @@ class MujocoEngine:
             finite; they must be reset.
         """
         self._controls[:, :, self._control] = targets.numpy()[:, None]
+        _WARNINGS.clear()
         self.simulate(self._models, self._state, self._controls)
         state, sensors = self._trajectory[:, -1], self._sensor_trajectory[:, -1]
         # Finite but absurd is broken too: float32 observations would overflow next.
@@ -256,9 +257,9 @@ class MujocoEngine:
         x, y = cell[..., 0].clamp(0, rows - 1).long(), cell[..., 1].clamp(0, columns - 1).long()
         return self._maps.flatten().take(tile[:, None] * (rows * columns) + x * columns + y)
 
-    def latest_warning(self) -> str:
-        """What the simulator last complained of."""
-        return _LATEST_WARNINGS[-1] if _LATEST_WARNINGS else "no warning of the simulator's"
+    def first_warning(self) -> str | None:
+        """What the simulator complained of first in the last step; the rest mostly follows from it."""
+        return _WARNINGS[0] if _WARNINGS else None
 
     def model_of(self, env: int, *, visual: bool = False) -> mujoco.MjModel:
         """The model environment `env` runs; with `visual`, one with meshes and light for a picture of it."""

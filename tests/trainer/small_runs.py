@@ -1,0 +1,46 @@
+"""Runs of seconds, and what it means that two of them are the same."""
+
+from __future__ import annotations
+
+import torch
+
+from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve
+from trainer.runner import Runner
+
+
+def small(run_dir, method="p3", iterations=6, **options):
+    config = TrainConfig(
+        task="walker-parkour",
+        method=method,
+        num_envs=6,
+        iterations=iterations,
+        run_dir=run_dir,
+        num_threads=1,
+        tensorboard=False,
+        ppo=PpoConfig(num_steps_per_env=6),
+        model=ModelConfig(hidden_dims=(16, 16)),
+        **options,
+    )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return Runner(resolve(config))
+
+
+def flattened(value, prefix=""):
+    """Every leaf of nested dicts and lists, by its path."""
+    if isinstance(value, dict):
+        return {k: v for name, item in value.items() for k, v in flattened(item, f"{prefix}/{name}").items()}
+    if isinstance(value, list | tuple):
+        return {k: v for i, item in enumerate(value) for k, v in flattened(item, f"{prefix}/{i}").items()}
+    return {prefix: value}
+
+
+def assert_same(ours, theirs):
+    ours, theirs = flattened(ours), flattened(theirs)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        if "seconds" in name:  # of the clock
+            continue
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, theirs[name]), name
+        else:
+            assert value == theirs[name], name
