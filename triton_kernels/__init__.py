@@ -1,1 +1,1 @@
-"""Triton kernels, one file an op. None yet: `p3kernels.available_backends()` says so."""
+"""Triton kernels and their launchers: torch tensors in, launches out; knows nothing of p3kernels."""

@@ -1,0 +1,174 @@
+"""What every launcher needs: device guard, addressing width, tuned configurations, cases for ahead-of-time proof.
+
+Importing this module touches no GPU, reads no file and does not import triton; all of that waits for the first use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Config = dict[str, Any]
+"""BLOCK_* sizes with num_warps and num_stages: what one launch is tuned by."""
+
+SHIPPED_TABLE = Path(__file__).with_name("tuned.json")
+DEFAULT_ARCH = "sm_90"
+SMALLEST_BUCKET = 16
+LARGEST_BUCKET = 65536
+
+_target: list[str] = []
+
+
+@dataclass(frozen=True)
+class AotCase:
+    """One configuration of one kernel, with what is needed to compile it for a GPU that is not here."""
+
+    kernel: str
+    """The function's name, without the leading underscore: "linear_elu_moments_fwd_kernel"."""
+    function: Any
+    """The `@triton.jit` function."""
+    signature: Mapping[str, str]
+    """Argument → triton type: "*fp32", "i32", "fp32", or "constexpr" for those in `constexprs`."""
+    constexprs: Mapping[str, Any]
+    """Every constexpr argument, the BLOCK_* sizes among them."""
+    config: Config
+    """The BLOCK_* sizes, num_warps and num_stages."""
+    shape: str
+    """The problem in words: "B=24576 I=209 J=110 O=512"."""
+    bytes_moved: int
+    """DRAM bytes read and written by one launch, from the tiling."""
+    compulsory_bytes: int
+    """The least a launch of its own can move: every input once, every output once."""
+    flops: int
+    """Floating-point operations of the dots, two a multiply-add (elementwise kernels: of the arithmetic)."""
+    tensor_core: bool
+    """Whether the dots are to run on tensor cores (tf32, bf16) rather than as fp32 multiply-adds."""
+    default: bool
+    """Whether this is what a user gets without asking; these must not spill."""
+    grid: int
+    """Programs of one launch."""
+    precision: str = "ieee"
+    """Of the dots: "ieee", "tf32x3", "tf32" or "bf16"."""
+    mm_launches: int = 0
+    """How often one MM forward and backward of the G1 actor at B = 24,576 launches exactly this: the roofline's sum."""
+    divisible_by_16: tuple[str, ...] = ()
+    """Arguments that are multiples of 16 (pointers: aligned) at run time, as the JIT would specialise them."""
+
+
+def interpreted() -> bool:
+    """Whether kernels run in triton's interpreter, on CPU tensors (TRITON_INTERPRET=1)."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Makes the GPU of `tensor` the current one for the launches inside; nothing for a CPU tensor."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+
+
+def needs_int64(*tensors: Tensor | None) -> bool:
+    """Whether the last element of any of `tensors` lies beyond what a 32-bit element offset reaches."""
+    for tensor in tensors:
+        if tensor is None or tensor.numel() == 0:
+            continue
+        last = sum((size - 1) * abs(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        if last >= 2**31:
+            return True
+    return False
+
+
+def row_bucket(rows: int) -> int:
+    """The power of two at or above `rows`, within [16, 65536]: what stands for a batch length in a tuning key."""
+    return min(max(1 << max(rows - 1, 0).bit_length(), SMALLEST_BUCKET), LARGEST_BUCKET)
+
+
+@contextlib.contextmanager
+def target_arch(arch: str) -> Iterator[None]:
+    """Inside, `tuned` answers for this architecture ("sm_80"), from the shipped table alone."""
+    _target.append(arch)
+    try:
+        yield
+    finally:
+        _target.pop()
+
+
+def tuned(kernel: str, key: tuple[Any, ...], default: Config) -> Config:
+    """The configuration to launch `kernel` with.
+
+    Args:
+        kernel: Its name in the table.
+        key: What decides the choice: sizes, precision, `row_bucket(batch)`; never the batch length itself.
+        default: For a key that no table has; an entry that leaves something out takes it from here.
+
+    Returns:
+        A new dict: the user's own measurement (`python -m triton_kernels.tune`), else the shipped table, else `default`.
+    """
+    name = entry_name(kernel, key)
+    arch = _target[-1] if _target else _current_arch()
+    found = _shipped().get(arch, {}).get(name, {})
+    if not _target and _has_gpu():
+        found = {**found, **_measured().get(device_name(), {}).get(name, {})}
+    return {**default, **found}
+
+
+def entry_name(kernel: str, key: tuple[Any, ...]) -> str:
+    """How a kernel and its key are written in a table."""
+    return f"{kernel}({', '.join(str(part) for part in key)})"
+
+
+def cache_path() -> Path:
+    """The file of the user's own measurements: P3_TUNED, or p3kernels/tuned.json in the user's cache folder."""
+    override = os.environ.get("P3_TUNED")
+    if override:
+        return Path(override)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "p3kernels" / "tuned.json"
+
+
+def device_name() -> str:
+    """The current GPU as the user's table names it, with its architecture."""
+    return _device_facts(torch.cuda.current_device())[0]
+
+
+def forget_tables() -> None:
+    """The next `tuned` reads the files again."""
+    _shipped.cache_clear()
+    _measured.cache_clear()
+
+
+def _has_gpu() -> bool:
+    return not interpreted() and torch.cuda.is_available()
+
+
+def _current_arch() -> str:
+    return _device_facts(torch.cuda.current_device())[1] if _has_gpu() else DEFAULT_ARCH
+
+
+@functools.cache
+def _device_facts(index: int) -> tuple[str, str]:
+    major, minor = torch.cuda.get_device_capability(index)
+    arch = f"sm_{major}{minor}"
+    return f"{torch.cuda.get_device_name(index)} ({arch})", arch
+
+
+@functools.cache
+def _shipped() -> dict[str, dict[str, Config]]:
+    return json.loads(SHIPPED_TABLE.read_text()) if SHIPPED_TABLE.exists() else {}
+
+
+@functools.cache
+def _measured() -> dict[str, dict[str, Config]]:
+    """The user's table; one that cannot be read counts as none, for a cache may never stop a launch."""
+    try:
+        table = json.loads(cache_path().read_text())
+    except (OSError, ValueError):
+        return {}
+    return table if isinstance(table, dict) else {}
