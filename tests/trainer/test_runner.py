@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import signal
+import sys
 
 import pytest
 from small_runs import small
@@ -16,6 +18,7 @@ from trainer.config import TrainConfig, load_config, resolve, rsl_rl_config, sav
 from trainer.env import LocomotionEnv
 from trainer.evaluate import terrain_level
 from trainer.metrics import read_metrics
+from trainer.run_dir import locked
 from trainer.tasks import make_task
 
 SMALL = [
@@ -61,26 +64,67 @@ def test_resume_from_the_command_line_counts_iterations_from_the_beginning(tmp_p
     assert latest_checkpoint(run).name == "model_4.pt"
 
 
-def test_ctrl_c_saves_and_leaves_a_report(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves_a_report(tmp_path, capsys, monkeypatch, number):
     run, original = tmp_path / "run", LocomotionEnv.step
 
     def step(self, actions):
         if algorithm_steps(self) == 20:  # in the middle of the third rollout of eight steps
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return original(self, actions)
 
     def algorithm_steps(env):
         env.taken = getattr(env, "taken", 0) + 1
         return env.taken
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     monkeypatch.setattr(LocomotionEnv, "step", step)
-    assert train(run, "--iterations", "5") == 130
+    assert train(run, "--iterations", "5") == 128 + number
     assert latest_checkpoint(run).name == "model_3.pt"  # the iteration was finished
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
     assert (run / "report.html").exists()
     assert "--resume" in capsys.readouterr().out
     assert [row["iteration"] for row in read_metrics(run)] == [1, 2, 3]
+
+
+def test_resume_before_the_first_checkpoint_begins_anew(tmp_path, capsys, monkeypatch):
+    """As after a kill in the first minutes: a script that always says --resume goes on."""
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(LocomotionEnv, "step", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr("trainer.interrupt.Interrupt._handle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        assert train(run, "--iterations", "2") == 130
+    assert latest_checkpoint(run) is None
+    assert cli.main(["train", "--run-dir", str(run), "--resume"]) == 0
+    assert f"no checkpoint yet in {run}: beginning anew" in capsys.readouterr().out
+    assert latest_checkpoint(run).name == "model_2.pt"
+
+
+def test_one_process_trains_in_a_directory(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train(run, "--iterations", "1") == 0
+    with locked(run):
+        assert cli.main(["train", "--run-dir", str(run), "--resume"]) == 2
+    assert f"--run-dir: {run} is in use by process {os.getpid()}" in capsys.readouterr().err
+
+
+def test_weights_and_biases_that_cannot_start_are_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert train(tmp_path / "run", "--iterations", "1", "--wandb-project", "p") == 2
+    assert "--wandb-project: wandb cannot be imported" in capsys.readouterr().err
+
+
+def test_settings_of_another_version_are_named(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train(run, "--iterations", "1") == 0
+    saved = json.loads((run / "config.json").read_text())
+    saved["ppo"]["beta"] = 0.1
+    (run / "config.json").write_text(json.dumps(saved))
+    assert cli.main(["train", "--run-dir", str(run), "--resume"]) == 2
+    assert "written by another version; this one has no setting beta" in capsys.readouterr().err
+    (run / "config.json").write_text("{")
+    assert cli.main(["eval", str(run)]) == 2
+    assert "config.json: expected the settings of a run as JSON" in capsys.readouterr().err
 
 
 def test_a_second_ctrl_c_leaves_at_once(tmp_path, monkeypatch):
