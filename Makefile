@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 help:
 	@echo "make train   set up and train a G1 for about 8 minutes; the report is in runs/first-steps"
-	@echo "make test    set up, lint, native tests, Python tests"
+	@echo "make test    set up, lint, native tests, Python tests, Triton kernels in the interpreter"
 	@echo "make bench   benchmark the kernels against eager torch, torch.compile and the GEMMs alone"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    check that every link and every file the documentation names exists"
@@ -33,7 +33,8 @@ train: $(VENV)/.ready
 	fi
 
 test: $(VENV)/.ready lint docs
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --ignore=tests/triton
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q tests/triton
 
 bench: $(VENV)/.ready
 	$(BIN)/p3 bench

@@ -26,13 +26,40 @@ def load_extension() -> tuple[ModuleType | None, str]:
         return None, str(error)
 
 
+@functools.cache
+def load_triton() -> tuple[bool, str]:
+    """Whether triton imports as the kernels need it, and "available" or the reason. Imported at the first use."""
+    interpreted = interpreting()
+    try:
+        language = importlib.import_module("triton.language")
+    except ModuleNotFoundError:
+        return False, "triton is not installed; pip install 'p3kernels[triton]' (Linux)"
+    except ImportError as error:
+        return False, f"triton does not load: {error}"
+    if (type(language.sum).__name__ == "InterpretedFunction") != interpreted:
+        return False, "TRITON_INTERPRET was changed after triton was imported; set it before Python starts"
+    return True, "available"
+
+
+def interpreting() -> bool:
+    """Whether Triton kernels run in triton's interpreter, on CPU tensors (TRITON_INTERPRET=1)."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _triton_reason() -> str:
+    if not interpreting() and not torch.cuda.is_available():
+        return "no CUDA device answers torch; on CPU tensors only triton's interpreter runs it (TRITON_INTERPRET=1)"
+    return load_triton()[1]
+
+
 def backend_reason(name: str) -> str:
     """Either "available", or why the backend `name` cannot run here."""
     if name == "cpu":
         return "available" if load_extension()[0] is not None else load_extension()[1]
+    if name == "triton":
+        return _triton_reason()
     reasons = {
         "reference": "available",
-        "triton": "this version has no Triton kernels",
         "cuda": "this version has no CUDA kernels",
     }
     return reasons[name]
@@ -64,8 +91,10 @@ def choose_backend(backend: str | None, tensor: torch.Tensor) -> str:
         RuntimeError: The backend asked for cannot run here; the message says why.
     """
     requested = backend if backend is not None else os.environ.get("P3_BACKEND") or None
+    if not isinstance(tensor, torch.Tensor):
+        return "reference"  # the op's own checks name the argument
     if requested is None:
-        return "cpu" if tensor.device.type == "cpu" and backend_reason("cpu") == "available" else "reference"
+        return _fastest(tensor)
     source = "backend" if backend is not None else "P3_BACKEND"
     if requested not in BACKENDS:
         raise ValueError(f"{source}: expected one of {', '.join(BACKENDS)} or None, got {requested!r}")
@@ -74,4 +103,22 @@ def choose_backend(backend: str | None, tensor: torch.Tensor) -> str:
         raise RuntimeError(f"{source}={requested!r} cannot run: {reason}")
     if requested == "cpu" and tensor.device.type != "cpu":
         raise RuntimeError(f"{source}='cpu' cannot run: the tensors are on {tensor.device}")
+    if requested == "triton" and tensor.device.type != "cuda" and not _interpretable(tensor):
+        raise RuntimeError(
+            f"{source}='triton' cannot run: the tensors are on {tensor.device}, not on a CUDA device"
+            + (" (TRITON_INTERPRET=1 runs it on CPU tensors)" if tensor.device.type == "cpu" else "")
+        )
     return requested
+
+
+def _fastest(tensor: torch.Tensor) -> str:
+    """What runs an op on `tensor` when nobody asked for a backend; Triton has no float64, the reference has."""
+    if tensor.device.type == "cpu" and backend_reason("cpu") == "available":
+        return "cpu"
+    if tensor.device.type == "cuda" and tensor.dtype != torch.float64 and backend_reason("triton") == "available":
+        return "triton"
+    return "reference"
+
+
+def _interpretable(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and interpreting()

@@ -13,6 +13,8 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 SUPPORTED = (torch.float32, torch.float64)
+SUPPORTED_BY_TRITON = (torch.float32, torch.bfloat16)
+PRECISIONS = ("ieee", "tf32x3", "tf32", "bf16")
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -44,8 +46,15 @@ def full_precision(op: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None) -> None:
-    """A float32 or float64 tensor with the given number of dimensions.
+def dtype_text(dtype: torch.dtype) -> str:
+    """torch.float32 as it stands in messages: float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None, backend: str = "reference") -> None:
+    """A tensor of a dtype that the backend has, with the given number of dimensions.
+
+    The Triton backend takes float32 and bfloat16 (arithmetic in float32), every other one float32 and float64.
 
     Raises:
         TypeError: Not a tensor, or of another dtype.
@@ -53,18 +62,24 @@ def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None) -> No
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
-    if tensor.dtype not in SUPPORTED:
-        raise TypeError(f"{name}: expected float32 or float64, got {str(tensor.dtype).removeprefix('torch.')}")
+    if backend == "triton":
+        if tensor.dtype not in SUPPORTED_BY_TRITON:
+            hint = " (float64 runs on the reference backend)" if tensor.dtype == torch.float64 else ""
+            raise TypeError(
+                f"{name}: the triton backend expects float32 or bfloat16, got {dtype_text(tensor.dtype)}{hint}"
+            )
+    elif tensor.dtype not in SUPPORTED:
+        hint = " (bfloat16 runs on the triton backend)" if tensor.dtype == torch.bfloat16 else ""
+        raise TypeError(f"{name}: expected float32 or float64, got {dtype_text(tensor.dtype)}{hint}")
     if dimensions is not None and tensor.dim() != dimensions:
         raise ValueError(f"{name}: expected {dimensions} dimensions, got shape {shape_text(tensor.shape)}")
 
 
-def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
-    """The dtype and device of another argument."""
-    if tensor.dtype != like.dtype:
+def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor, backend: str = "reference") -> None:
+    """The device of another argument, and its dtype; the Triton backend may mix float32 and bfloat16."""
+    if tensor.dtype != like.dtype and backend != "triton":
         raise TypeError(
-            f"{name}: expected the dtype of {like_name}, {str(like.dtype).removeprefix('torch.')}, "
-            f"got {str(tensor.dtype).removeprefix('torch.')}"
+            f"{name}: expected the dtype of {like_name}, {dtype_text(like.dtype)}, got {dtype_text(tensor.dtype)}"
         )
     if tensor.device != like.device:
         raise ValueError(f"{name}: expected the device of {like_name}, {like.device}, got {tensor.device}")
@@ -89,22 +104,62 @@ def check_values(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: expected values >= 0, got {int(bad.sum())} that are not, the first {value}")
 
 
+def _matmul_precision() -> str:
+    return torch.get_float32_matmul_precision()
+
+
+# A compiled graph is guarded on this setting already; tracing the getter itself is what the compiler cannot do.
+_matmul_precision._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def dot_precision(precision: str | None, backend: str) -> str:
+    """How the matrix products of an op round: one of `PRECISIONS`.
+
+    Args:
+        precision: What the caller asked for; None follows `torch.get_float32_matmul_precision()`.
+        backend: The backend that will run; only Triton has another than "ieee".
+
+    Raises:
+        ValueError: Not a known precision, or one that the backend does not have.
+    """
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)} or None, got {precision!r}")
+    if backend != "triton":
+        if precision not in (None, "ieee"):
+            raise ValueError(f"precision: {precision!r} is only for the triton backend, got the {backend} backend")
+        return "ieee"
+    if precision is not None:
+        return precision
+    return {"highest": "ieee", "high": "tf32", "medium": "bf16"}[_matmul_precision()]
+
+
 def check_layer(
-    names: tuple[str, str], input_size: int, like_name: str, like: Tensor, weight: Tensor, bias: Tensor | None
+    names: tuple[str, str],
+    input_size: int,
+    like_name: str,
+    like: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    backend: str = "reference",
 ) -> None:
     """weight [O, I] with I = `input_size` and bias [O] or None, of the dtype and device of another argument."""
-    check_tensor(names[0], weight, 2)
-    check_like(names[0], weight, like_name, like)
+    check_tensor(names[0], weight, 2, backend)
+    check_like(names[0], weight, like_name, like, backend)
     if weight.shape[1] != input_size:
         raise ValueError(f"{names[0]}: expected {input_size} columns, got shape {shape_text(weight.shape)}")
     if bias is not None:
-        check_tensor(names[1], bias)
-        check_like(names[1], bias, like_name, like)
+        check_tensor(names[1], bias, backend=backend)
+        check_like(names[1], bias, like_name, like, backend)
         check_shape(names[1], bias, (weight.shape[0],))
 
 
 def check_layers(
-    input_size: int, like_name: str, like: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+    input_size: int,
+    like_name: str,
+    like: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    backend: str = "reference",
 ) -> None:
     """Weights [O, I] that chain from `input_size`, each with a bias [O] or None."""
     for name, value in (("weights", weights), ("biases", biases)):
@@ -115,5 +170,5 @@ def check_layers(
     if len(biases) != len(weights):
         raise ValueError(f"biases: expected {len(weights)} entries, one a weight, got {len(biases)}")
     for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        check_layer((f"weights[{index}]", f"biases[{index}]"), input_size, like_name, like, weight, bias)
+        check_layer((f"weights[{index}]", f"biases[{index}]"), input_size, like_name, like, weight, bias, backend)
         input_size = weight.shape[0]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import p3kernels
-from p3kernels import backends
+from p3kernels import backends, checks
 from p3kernels.backends import choose_backend
 
 
@@ -94,7 +94,10 @@ threads, dtype, environment = torch.get_num_threads(), torch.get_default_dtype()
 before, state = set(sys.modules), torch.get_rng_state()
 def forbidden(*_):
     raise AssertionError("a GPU query at import")
-torch.cuda.is_available = torch.cuda.device_count = torch.cuda.current_device = forbidden
+queries = ("is_available", "device_count", "current_device")
+real = {name: getattr(torch.cuda, name) for name in queries}
+for name in queries:
+    setattr(torch.cuda, name, forbidden)
 import p3kernels
 new = set(sys.modules) - before
 assert "p3kernels._C" not in sys.modules
@@ -104,6 +107,8 @@ assert not torch.cuda.is_initialized()
 assert (threads, dtype) == (torch.get_num_threads(), torch.get_default_dtype())
 assert environment == dict(os.environ)
 assert torch.equal(state, torch.get_rng_state())
+for name in queries:  # the question itself may ask, the import may not
+    setattr(torch.cuda, name, real[name])
 p3kernels.available_backends()
 assert "p3kernels._C" in sys.modules, "the first question loads it"
 print("quiet")
@@ -136,3 +141,92 @@ def test_threads_come_from_torch():
     extension, reason = backends.load_extension()
     assert extension is not None, reason
     assert "omp" in extension.thread_source()
+
+
+def test_triton_says_what_it_needs():
+    """Here, without an interpreter: a sentence about the GPU or about triton, never an import error."""
+    code = "import p3kernels; print(p3kernels.available_backends()['triton'])"
+    assert "no CUDA device" in python(code, TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="").stdout
+    hidden = "import sys; sys.modules['triton'] = None; " + code
+    assert "triton is not installed" in python(hidden, TRITON_INTERPRET="1").stdout
+
+
+def test_triton_on_cpu_tensors_only_in_the_interpreter(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(backends, "backend_reason", lambda name: "available")
+    with pytest.raises(RuntimeError, match=r"'triton' cannot run: the tensors are on cpu.*TRITON_INTERPRET=1"):
+        choose_backend("triton", torch.zeros(2))
+    with pytest.raises(RuntimeError, match=r"'triton' cannot run: the tensors are on meta, not on a CUDA device$"):
+        choose_backend("triton", torch.zeros(2, device="meta"))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert choose_backend("triton", torch.zeros(2)) == "triton"
+    assert choose_backend(None, torch.zeros(2)) == "cpu", "the interpreter is for proof, never chosen by itself"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "triton", "expected"),
+    [
+        (torch.float32, "available", "triton"),
+        (torch.bfloat16, "available", "triton"),
+        (torch.float64, "available", "reference"),
+        (torch.float32, "no CUDA device", "reference"),
+    ],
+)
+def test_default_on_a_gpu(monkeypatch, dtype, triton, expected):
+    """Triton where it can run; float64, which it has not, stays with the reference."""
+
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda", 0)
+
+    monkeypatch.setattr(backends, "backend_reason", lambda name: triton)
+    assert choose_backend(None, torch.zeros(1, dtype=dtype).as_subclass(OnGpu)) == expected
+
+
+def test_interpreter_must_be_chosen_before_triton_is_imported():
+    code = """
+import os, triton.language, p3kernels
+os.environ["TRITON_INTERPRET"] = "1"
+print(p3kernels.available_backends()["triton"])
+"""
+    pytest.importorskip("triton")
+    assert "set it before Python starts" in python(code, TRITON_INTERPRET="0").stdout
+    ready = "import p3kernels; print(p3kernels.available_backends()['triton'])"
+    assert python(ready, TRITON_INTERPRET="1").stdout.strip() == "available"
+
+
+def test_dtypes_of_the_triton_backend():
+    half, double = torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.float64)
+    checks.check_tensor("mean", half, backend="triton")
+    checks.check_like("weight", torch.zeros(2), "mean", half, backend="triton")
+    with pytest.raises(TypeError, match=r"mean: the triton backend expects float32 or bfloat16, got float64 \(.*ref"):
+        checks.check_tensor("mean", double, backend="triton")
+    with pytest.raises(TypeError, match=r"mean: the triton backend expects float32 or bfloat16, got float16$"):
+        checks.check_tensor("mean", half.half(), backend="triton")
+    checks.check_tensor("mean", double, backend="cpu")
+    with pytest.raises(TypeError, match=r"mean: expected float32 or float64, got bfloat16"):
+        checks.check_tensor("mean", half, backend="cpu")
+    with pytest.raises(TypeError, match=r"weight: expected the dtype of mean, float64, got float32"):
+        checks.check_like("weight", torch.zeros(2), "mean", double)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("highest", "ieee"), ("high", "tf32"), ("medium", "bf16")])
+def test_dot_precision_follows_torch(setting, expected):
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(setting)
+        assert checks.dot_precision(None, "triton") == expected
+        assert checks.dot_precision("tf32x3", "triton") == "tf32x3"
+        assert checks.dot_precision(None, "cpu") == checks.dot_precision("ieee", "reference") == "ieee"
+        compiled = torch.compile(
+            lambda x: x + len(checks.dot_precision(None, "triton")), fullgraph=True, backend="eager"
+        )
+        assert compiled(torch.zeros(1)).item() == len(expected)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_wrong_dot_precision():
+    with pytest.raises(ValueError, match=r"precision: expected one of ieee, tf32x3, tf32, bf16 or None, got 'fp8'"):
+        checks.dot_precision("fp8", "triton")
+    with pytest.raises(ValueError, match=r"precision: 'tf32' is only for the triton backend, got the cpu backend"):
+        checks.dot_precision("tf32", "cpu")

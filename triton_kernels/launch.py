@@ -110,7 +110,8 @@ def tuned(kernel: str, key: tuple[Any, ...], default: Config) -> Config:
         default: For a key that no table has; an entry that leaves something out takes it from here.
 
     Returns:
-        A new dict: the user's own measurement (`python -m triton_kernels.tune`), else the shipped table, else `default`.
+        A new dict: the user's own measurement (`python -m triton_kernels.tune`), then the shipped table,
+        then `default`.
     """
     name = entry_name(kernel, key)
     arch = _target[-1] if _target else _current_arch()
