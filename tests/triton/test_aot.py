@@ -1,0 +1,191 @@
+"""The ahead-of-time tool: on a kernel whose needs are known, and on every kernel of the package.
+
+Compiling needs triton without its interpreter, so the compiler runs in processes of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triton_kernels import aot, occupancy
+from triton_kernels.launch import AotCase
+
+HERE = Path(__file__).parent
+FIELDS = {"kernel", "arch", "shape", "config", "default", "registers", "spill_bytes", "shared_bytes", "wgmma"}
+FIELDS |= {"occupancy", "bytes_moved", "compulsory_bytes", "flops"}
+
+
+def compile_in_a_process(code: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def probe() -> dict[str, list[dict]]:
+    code = """
+import json
+from triton_kernels import aot
+if __name__ == "__main__":
+    print(json.dumps({arch: aot.run(["aot_probe"], arch, quiet=True) for arch in ("sm_90", "sm_80")}))
+"""
+    done = compile_in_a_process(code)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_a_kernel_needs_is_read_from_its_machine_code(probe):
+    tf32, ieee, *_ = probe["sm_90"]
+    for record in (tf32, ieee):
+        assert record.keys() >= FIELDS
+        assert record["error"] is None
+        assert 32 <= record["registers"] <= 255
+        assert record["spill_bytes"] == 0
+        assert 0 < record["occupancy"] <= 1
+    assert tf32["wgmma"] is True
+    assert ieee["wgmma"] is False
+    # Three stages of a 64 × 32 and a 32 × 64 tile in float32.
+    assert tf32["shared_bytes"] == 3 * 2 * 64 * 32 * 4
+    older = probe["sm_80"][0]
+    assert (older["wgmma"], older["mma"]) == (False, True)
+
+
+def test_a_spill_is_seen(probe):
+    greedy = probe["sm_90"][2]
+    assert greedy["spill_bytes"] > 0
+    assert greedy["registers"] == 255
+
+
+def test_a_block_that_does_not_fit_is_seen(probe):
+    huge = probe["sm_90"][3]
+    assert huge["shared_bytes"] > 227 * 1024
+    assert huge["fits"] is False
+    assert huge["occupancy"] == 0
+    assert "no fit" in aot.table_row(huge)
+
+
+def test_a_refusal_by_the_compiler_is_in_the_record(probe):
+    refused = probe["sm_90"][4]
+    assert refused["error"]
+    assert refused["registers"] is None
+    assert "did not compile" in aot.table_row(refused)
+
+
+def test_only_defaults_have_to_fit_but_all_have_to_compile(probe):
+    good, *_, refused = probe["sm_90"]
+    greedy, huge = probe["sm_90"][2:4]
+    assert aot.failures([good, greedy, huge]) == []
+    assert "spills" in aot.failures([{**greedy, "default": True}])[0]
+    assert "shared memory, a block may have" in aot.failures([{**huge, "default": True}])[0]
+    assert "did not compile" in aot.failures([refused])[0]
+
+
+def test_verdict_and_exit_code(probe, capsys):
+    good, greedy = probe["sm_90"][0], probe["sm_90"][2]
+    assert aot.report([good, greedy]) == 0
+    assert "2 configurations, 1 of them defaults (*); 0 defaults spill" in capsys.readouterr().out
+    assert aot.report([good, {**greedy, "default": True}]) == 1
+    assert "1 defaults spill" in capsys.readouterr().out
+
+
+def test_table_is_aligned(probe):
+    header = aot.table_header()
+    for record in probe["sm_90"][:3]:
+        assert len(aot.table_row(record)) == len(header)
+
+
+def test_command_saves_a_list_of_records(tmp_path):
+    """The defaults of the package on sm_90: they compile, fit and do not spill."""
+    path = tmp_path / "aot.json"
+    code = f"""
+from triton_kernels import aot
+if __name__ == "__main__":
+    raise SystemExit(aot.main(["--arch", "sm_90", "--only-defaults", "--json", {str(path)!r}]))
+"""
+    done = compile_in_a_process(code)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = json.loads(path.read_text())
+    assert {record["kernel"] for record in records} == {case.kernel for case in package_cases() if case.default}
+    for record in records:
+        assert record.keys() >= FIELDS
+        assert record["spill_bytes"] == 0
+        assert record["fits"] is True
+        assert (record["wgmma"] or record["mma"]) == record["tensor_core"], record
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+def test_a_sample_for_other_architectures(arch):
+    """One default configuration of each kernel; `python -m triton_kernels.aot --arch all` compiles everything."""
+    code = f"""
+import json
+from triton_kernels import aot
+cases = aot.collect(tuple(aot.kernel_modules()), {arch!r})
+first = {{case.kernel: case for case in reversed(cases) if case.default}}
+print(json.dumps([aot.compile_case(case, {arch!r}) for case in first.values()]))
+"""
+    done = compile_in_a_process(code)
+    assert done.returncode == 0, done.stderr
+    records = json.loads(done.stdout)
+    assert records
+    assert aot.failures(records) == []
+
+
+def package_cases() -> list[AotCase]:
+    return aot.collect(tuple(aot.kernel_modules()), "sm_90")
+
+
+def test_cases_of_the_package_are_honest():
+    cases = package_cases()
+    assert cases
+    for case in cases:
+        assert 0 < case.compulsory_bytes <= case.bytes_moved, case
+        assert case.flops > 0
+        assert case.grid > 0
+        assert set(case.signature) | set(case.constexprs) == set(case.function.arg_names), case.kernel
+        for name in ("num_warps", "num_stages"):
+            assert name in case.config, case
+    assert {case.precision for case in cases} >= {"ieee", "tf32"}
+
+
+def test_no_compiler_no_tool(monkeypatch, capsys):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert aot.main([]) == 2
+    assert "TRITON_INTERPRET=1 is set" in capsys.readouterr().err
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr(aot.importlib.util, "find_spec", lambda name: None)
+    assert aot.main([]) == 2
+    assert "triton is not installed" in capsys.readouterr().err
+
+
+def test_wrong_path_is_named_before_anything_compiles(monkeypatch, capsys):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(SystemExit):
+        aot.main(["--json", "/nowhere/aot.json"])
+    assert "--json: no directory /nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arch", "registers", "shared", "warps", "blocks"),
+    [
+        ("sm_90", 32, 0, 4, 16),  # all 64 warps
+        ("sm_90", 128, 0, 4, 4),  # 65536 / (128 · 32 · 4)
+        ("sm_90", 129, 0, 4, 3),  # 129 registers take 136
+        ("sm_90", 32, 100 * 1024, 4, 2),  # 228 KiB / 101 KiB
+        ("sm_90", 255, 227 * 1024, 8, 1),
+        ("sm_90", 32, 228 * 1024, 4, 0),
+        ("sm_80", 32, 163 * 1024, 4, 1),
+        ("sm_120", 32, 0, 1, 24),
+        ("sm_120", 32, 99 * 1024, 4, 1),
+    ],
+)
+def test_blocks_on_an_sm(arch, registers, shared, warps, blocks):
+    assert occupancy.blocks_per_sm(arch, registers, shared, warps) == blocks
+    expected = blocks * warps / occupancy.LIMITS[arch].warps
+    assert occupancy.occupancy(arch, registers, shared, warps) == expected
