@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from p3kernels.bench import command, memory, plot, timing, verify
+from p3kernels.bench import command, device, memory, paper, plot, timing, traffic, verify
 from p3kernels.bench.contestants import build, build_reference
 from p3kernels.bench.entry import Size
 from p3kernels.bench.registry import OPS, load_entry
@@ -289,3 +289,87 @@ def test_nothing_of_the_trainer_is_imported():
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_gpu_is_said_plainly(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert cli.main(["bench", "--device", "cuda", "--out", str(tmp_path / "out")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "no CUDA device: this torch" in printed.err
+    assert "Nothing was measured" in printed.err
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["bench", "--device", "cuda"]) == 2
+    assert "no device answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--roofline"], "--roofline: expected with --device cuda"),
+        (["elu_moments", "--device", "cuda"], "--device cuda measures the actor's moments"),
+        (["--device", "cuda", "--batch", "4,8"], "--batch: expected one number with --device cuda, got 4,8"),
+        (["--device", "tpu"], "invalid choice: 'tpu'"),
+    ],
+)
+def test_wrong_arguments_of_the_device_table(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_paper_table_needs_triton(monkeypatch, capsys):
+    monkeypatch.setattr(paper.importlib.util, "find_spec", lambda name: None)
+    assert command.main(["--device", "cuda", "--roofline"]) == 2
+    assert "triton is not installed" in capsys.readouterr().err
+    assert paper.ours_on_paper() == {}
+
+
+def test_traffic_by_hand():
+    """Bytes read and written, a launch an op; views, expansions and the second reading of one tensor are free."""
+    left, right, row = torch.ones(4, 3), torch.ones(3, 5), torch.ones(1, 3)
+    counted = traffic.count(lambda: left @ right)
+    assert (counted.launches, counted.bytes_read, counted.bytes_written) == (1, 4 * (12 + 15), 4 * 20)
+    assert counted.flops == 2 * 4 * 3 * 5
+    counted = traffic.count(lambda: left.t().reshape(3, 4)[1:] * left.t()[1:])
+    assert (counted.launches, counted.bytes_moved) == (1, 4 * 3 * 8)
+    assert traffic.count(lambda: left * left).bytes_read == 4 * 12
+    assert traffic.count(lambda: left + row.expand(4, 3)).bytes_read == 4 * (12 + 3)
+    assert traffic.count(lambda: torch.empty_strided((5,), (1,))).launches == 0
+    assert traffic.count(lambda: left.detach().view(12)).launches == 0
+
+
+def test_traffic_of_eager_is_the_same_with_and_without_memory():
+    size = Size(5)
+    contestant = build(load_entry("mlp_moments"), size, "eager")
+    assert contestant is not None
+    contestant.forward_backward()
+    counted, on_paper = traffic.count(contestant.forward_backward), traffic.eager_actor(5)
+    assert counted == on_paper
+    assert counted.launches == len(counted.each) > 150
+    assert sum(moved for moved, _ in counted.each) == counted.bytes_moved
+
+
+def test_device_table_shows_what_was_and_what_was_not_measured():
+    rows = [
+        device.Row("eager torch", 4.0, 4.5, 538),
+        device.Row("ours, tf32", 0.5, 0.6, 11, paper_us=400.0, error=1.2e-3),
+        device.Row("ours, bf16", error=0.5, skipped="wrong: error 5.0e-01 against the float64 reference"),
+    ]
+    header, eager, ours, wrong = device.format_rows(rows).splitlines()
+    assert header.split() == ["best", "ms", "median", "ms", "x", "eager", "launches", "paper", "ms", "error"]
+    assert eager.split()[2:] == ["4.000", "4.500", "1.00", "538", "-", "-"]
+    assert ours.split()[2:] == ["0.500", "0.600", "8.00", "11", "0.400", "1.2e-03"]
+    assert wrong.endswith("wrong: error 5.0e-01 against the float64 reference")
+    assert "-" in device.format_rows(rows[1:2])
+
+
+def test_a_device_contestant_that_fails_is_told():
+    def broken():
+        raise RuntimeError("out of memory\nlong story")
+
+    row = device._run("ours", broken, 1, "cpu")
+    assert row.skipped == "RuntimeError: out of memory"
+    assert row.best_ms is None

@@ -27,6 +27,8 @@ SMALLEST_BUCKET = 16
 LARGEST_BUCKET = 65536
 
 _target: list[str] = []
+_forced: dict[str, Config] = {}
+_recorders: list[dict[str, Config]] = []
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,29 @@ def target_arch(arch: str) -> Iterator[None]:
         _target.pop()
 
 
+@contextlib.contextmanager
+def forced(configs: Mapping[str, Config]) -> Iterator[None]:
+    """Inside, `tuned` answers with these configurations, by entry name, whatever the tables say."""
+    before = dict(_forced)
+    _forced.update(configs)
+    try:
+        yield
+    finally:
+        _forced.clear()
+        _forced.update(before)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[dict[str, Config]]:
+    """Gives a dict that every `tuned` inside writes its entry name and answer to."""
+    answers: dict[str, Config] = {}
+    _recorders.append(answers)
+    try:
+        yield answers
+    finally:
+        _recorders.remove(answers)
+
+
 def tuned(kernel: str, key: tuple[Any, ...], default: Config) -> Config:
     """The configuration to launch `kernel` with.
 
@@ -118,7 +143,10 @@ def tuned(kernel: str, key: tuple[Any, ...], default: Config) -> Config:
     found = _shipped().get(arch, {}).get(name, {})
     if not _target and _has_gpu():
         found = {**found, **_measured().get(device_name(), {}).get(name, {})}
-    return {**default, **found}
+    config = {**default, **found, **_forced.get(name, {})}
+    for recorder in _recorders:
+        recorder[name] = dict(config)
+    return config
 
 
 def entry_name(kernel: str, key: tuple[Any, ...]) -> str:

@@ -89,6 +89,17 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: it takes minutes")
     parser.add_argument("--no-memory", action="store_true", help="leave peak memory out: it takes a process each")
     parser.add_argument("--out", default="bench", metavar="DIR", help="where JSON and plots go (default bench/)")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: one MM forward and backward of the actor on the GPU, with CUDA events (exit code 2 without one)",
+    )
+    parser.add_argument(
+        "--roofline",
+        action="store_true",
+        help="with --device cuda: the least time on an H100 and eager's traffic, on paper; needs no GPU",
+    )
     return parser
 
 
@@ -108,6 +119,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "p3 bench") -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser(prog)
     options = parser.parse_args(arguments)
+    if options.roofline and options.device != "cuda":
+        parser.error("argument --roofline: expected with --device cuda")
+    if options.device == "cuda":
+        return _on_device(parser, options, shlex.join([*prog.split(), *arguments]))
     try:
         out = _directory(options.out)
     except argparse.ArgumentTypeError as error:
@@ -128,6 +143,32 @@ def main(arguments: Sequence[str] | None = None, prog: str = "p3 bench") -> int:
         torch.set_num_threads(threads_before)
     print("written:", *paths, sep="\n  ")
     return 0
+
+
+def _on_device(parser: argparse.ArgumentParser, options: argparse.Namespace, command_line: str) -> int:
+    """`--device cuda`: measured, or on paper; 2 where that cannot be."""
+    from p3kernels.bench import device, paper  # noqa: PLC0415  # nothing of it is needed on a CPU
+
+    if options.ops or options.samples or options.threads:
+        parser.error("--device cuda measures the actor's moments; it takes --batch, --repeats, --no-compile and --out")
+    if options.batch is not None and len(options.batch) != 1:
+        parser.error(f"argument --batch: expected one number with --device cuda, got {_comma(options.batch)}")
+    reason = paper.unavailable() if options.roofline else device.unavailable()
+    if reason is not None:
+        hint = "" if options.roofline else "; the bound on paper: p3 bench --device cuda --roofline"
+        print(f"{parser.prog}: {reason}. Nothing was measured{hint}", file=sys.stderr)
+        return 2
+    if options.roofline:
+        text, met = paper.report()
+        print(text)
+        return 0 if met else 1
+    try:
+        out = _directory(options.out)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"argument --out: {error}")
+    batch = options.batch[0] if options.batch else paper.BATCH
+    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
+    return device.main(batch, repeats, not (options.quick or options.no_compile), out, command_line)
 
 
 def _run(ops: Sequence[str], plan: Plan, out: Path, backend: str, command_line: str) -> list[Path]:
