@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from p3kernels.backends import available_backends, load_extension
+from p3kernels.backends import available_backends, backend_reason, interpreting, load_extension
 from p3kernels.version import __version__
 
 ENVIRONMENT = (
@@ -21,6 +21,7 @@ ENVIRONMENT = (
     "P3_CHECK_VALUES",
     "OMP_NUM_THREADS",
     "OMP_WAIT_POLICY",
+    "P3_TUNED",
     "TRITON_INTERPRET",
 )
 
@@ -45,6 +46,8 @@ def collect() -> dict[str, Section]:
             "cores_usable": _attempt(lambda: len(os.sched_getaffinity(0))),
             "torch_threads": torch.get_num_threads(),
             "cuda": _attempt(_cuda_devices),
+            "triton_runs_on": _attempt(_triton_target),
+            "triton_tuned": _attempt(_tuned_here),
         },
         "backends": _backends(),
         "cpu_kernels": _cpu_kernels(),
@@ -98,6 +101,22 @@ def _cpu_kernels() -> Section:
     if extension is None:
         return {"instruction_set": f"none ({reason})", "thread_source": None}
     return {"instruction_set": _attempt(extension.isa), "thread_source": _attempt(extension.thread_source)}
+
+
+def _triton_target() -> str:
+    if backend_reason("triton") != "available":
+        return "nothing here"
+    if interpreting():
+        return "CPU tensors, in triton's interpreter: for proof, not for speed"
+    return str(_cuda_devices())
+
+
+def _tuned_here() -> str:
+    """The user's own tuned configurations; the shipped table is for what they leave out."""
+    from triton_kernels.launch import cache_path  # noqa: PLC0415  # an installation may leave the kernels out
+
+    path = cache_path()
+    return str(path) if path.exists() else f"no ({path} does not exist)"
 
 
 def format_table(facts: dict[str, Section]) -> str:
