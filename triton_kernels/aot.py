@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -96,10 +96,7 @@ def _compiled_facts(case: AotCase, arch: str) -> Record:
     options = {name: case.config[name] for name in ("num_warps", "num_stages", "maxnreg") if name in case.config}
     names = list(case.function.arg_names)
     signature = {name: case.signature.get(name, "constexpr") for name in names}
-    # What the JIT finds at run time: torch's allocations are aligned, the sizes that a case names are multiples of 16.
-    aligned = [name for name in names if signature[name].startswith("*") or name in case.divisible_by_16]
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
-    source = ASTSource(case.function, signature, dict(case.constexprs), attributes)
+    source = ASTSource(case.function, signature, dict(case.constexprs), _alignment(names, signature, case))
     compiled = triton_compile(source, target=target, options=options)
     registers, spill_bytes = resource_usage(compiled.asm["cubin"])
     shared_bytes, num_warps = compiled.metadata.shared, compiled.metadata.num_warps
@@ -113,6 +110,18 @@ def _compiled_facts(case: AotCase, arch: str) -> Record:
         "wgmma": "wgmma.mma_async" in compiled.asm["ptx"],
         "mma": "mma.sync" in compiled.asm["ptx"],
     }
+
+
+def _alignment(
+    names: Sequence[str], signature: Mapping[str, Any], case: AotCase
+) -> dict[tuple[int, ...], list[list[Any]]]:
+    """What the JIT finds at run time: torch's allocations are aligned, the sizes that a case names multiples of 16."""
+    aligned = []
+    for index, name in enumerate(names):
+        kind = signature[name]
+        entries = [((index,), kind)] if isinstance(kind, str) else [((index, at), one) for at, one in enumerate(kind)]
+        aligned += [place for place, one in entries if one.startswith("*") or name in case.divisible_by_16]
+    return {place: [["tt.divisibility", 16]] for place in aligned}
 
 
 def resource_usage(cubin: bytes) -> tuple[int, int]:

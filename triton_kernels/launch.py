@@ -39,8 +39,9 @@ class AotCase:
     """The function's name, without the leading underscore: "linear_elu_moments_fwd_kernel"."""
     function: Any
     """The `@triton.jit` function."""
-    signature: Mapping[str, str]
-    """Argument → triton type: "*fp32", "i32", "fp32", or "constexpr" for those in `constexprs`."""
+    signature: Mapping[str, Any]
+    """Argument → triton type: "*fp32", "i32", "fp32", a tuple of such for an argument that is a tuple, or "constexpr"
+    for those in `constexprs` (which may be left out)."""
     constexprs: Mapping[str, Any]
     """Every constexpr argument, the BLOCK_* sizes among them."""
     config: Config

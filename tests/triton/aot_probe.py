@@ -32,6 +32,36 @@ def _product_kernel(
     tl.store(out_ptr + rows[:, None] * size + columns[None, :], total)
 
 
+@triton.jit
+def _sum_kernel(out_ptr, in_ptrs, sizes, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for index in tl.static_range(2):
+        total += tl.load(in_ptrs[index] + at, mask=at < sizes[index], other=0.0)
+    tl.store(out_ptr + at, total)
+
+
+def sum_case() -> AotCase:
+    """Arguments that are tuples."""
+    config = {"BLOCK": 128, "num_warps": 1, "num_stages": 1}
+    signature = {"out_ptr": "*fp32", "in_ptrs": ("*fp32", "*bf16"), "sizes": ("i32", "i32")}
+    return AotCase(
+        kernel="sum_kernel",
+        function=_sum_kernel,
+        signature=signature,
+        constexprs={"BLOCK": 128},
+        config=config,
+        shape="128",
+        bytes_moved=1280,
+        compulsory_bytes=1280,
+        flops=256,
+        tensor_core=False,
+        default=True,
+        grid=1,
+        divisible_by_16=("sizes",),
+    )
+
+
 def _case(precision: str, config: dict, default: bool) -> AotCase:
     blocks = {name: value for name, value in config.items() if name.startswith("BLOCK")}
     return AotCase(
@@ -62,4 +92,5 @@ def aot_cases() -> list[AotCase]:
         _case("ieee", greedy, default=False),
         _case("tf32", huge, default=False),
         _case("no such precision", small, default=False),
+        sum_case(),
     ]

@@ -57,6 +57,11 @@ def test_what_a_kernel_needs_is_read_from_its_machine_code(probe):
     assert (older["wgmma"], older["mma"]) == (False, True)
 
 
+def test_arguments_may_be_tuples(probe):
+    summed = probe["sm_90"][5]
+    assert (summed["error"], summed["kernel"], summed["spill_bytes"]) == (None, "sum_kernel", 0)
+
+
 def test_a_spill_is_seen(probe):
     greedy = probe["sm_90"][2]
     assert greedy["spill_bytes"] > 0
@@ -79,8 +84,7 @@ def test_a_refusal_by_the_compiler_is_in_the_record(probe):
 
 
 def test_only_defaults_have_to_fit_but_all_have_to_compile(probe):
-    good, *_, refused = probe["sm_90"]
-    greedy, huge = probe["sm_90"][2:4]
+    good, _, greedy, huge, refused, _ = probe["sm_90"]
     assert aot.failures([good, greedy, huge]) == []
     assert "spills" in aot.failures([{**greedy, "default": True}])[0]
     assert "shared memory, a block may have" in aot.failures([{**huge, "default": True}])[0]
