@@ -76,7 +76,7 @@ def contestant(name: str, function: Forward, size: Size, device: str) -> Contest
     """A forward on seeded inputs on the device; its cotangents are made there once."""
     inputs = {key: tensor.to(device) for key, tensor in moment_inputs(size).items()}
     made = Contestant(name, name, function, leaves(inputs), size)
-    columns = inputs["biases.3"].shape[0]
+    columns = split_parameters(inputs)[1][-1].shape[0]
     source = torch.Generator().manual_seed(1)
     made.cotangents = [torch.randn(size.batch, columns, generator=source).to(device) for _ in range(2)]
     return made
