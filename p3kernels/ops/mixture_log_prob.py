@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.library import CustomOpDef
 
 from p3kernels import checks, reference
 from p3kernels.backends import choose_backend
@@ -19,11 +20,6 @@ def mixture_log_prob_cpu(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
     log_sum = action.new_empty(action.shape[0])
     native.mixture_forward(action.contiguous(), means.contiguous(), std.contiguous(), log_sum)
     return log_sum.sub_(math.log(means.shape[0]))
-
-
-@mixture_log_prob_cpu.register_fake
-def _(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
-    return action.new_empty(action.shape[0])
 
 
 @torch.library.custom_op("p3kernels::mixture_log_prob_backward_cpu", mutates_args=(), device_types="cpu")
@@ -39,8 +35,29 @@ def mixture_log_prob_backward_cpu(
     return d_action, d_means, d_std if std.dim() == 2 else d_std.sum(0)
 
 
-@mixture_log_prob_backward_cpu.register_fake
-def _(
+@torch.library.custom_op("p3kernels::mixture_log_prob_triton", mutates_args=())
+def mixture_log_prob_triton(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
+    """[B, A], [N, B, A], [A] | [B, A] → [B], float32."""
+    from triton_kernels import mixture_log_prob as kernel  # noqa: PLC0415  triton is not imported with the package
+
+    return kernel.forward(action, means, std)
+
+
+@torch.library.custom_op("p3kernels::mixture_log_prob_backward_triton", mutates_args=())
+def mixture_log_prob_backward_triton(
+    d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """d_action [B, A], d_means [N, B, A], d_std of the shape of std, each in its input's dtype."""
+    from triton_kernels import mixture_log_prob as kernel  # noqa: PLC0415
+
+    return kernel.backward(d_log_prob, log_prob, action, means, std)
+
+
+def _fake(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
+    return action.new_empty(action.shape[0], dtype=torch.promote_types(action.dtype, torch.float32))
+
+
+def _fake_backward(
     d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     like = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (action, means, std)]
@@ -51,18 +68,26 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tens
     ctx.save_for_backward(output, *inputs)
 
 
-def _backward(ctx: Any, d_log_prob: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.ops.p3kernels.mixture_log_prob_backward_cpu(d_log_prob, *ctx.saved_tensors)
+def _register(forward: CustomOpDef, backward: CustomOpDef) -> None:
+    """Fake tensors and autograd, the same for every backend."""
+
+    def differentiate(ctx: Any, d_log_prob: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return backward(d_log_prob, *ctx.saved_tensors)
+
+    forward.register_fake(_fake)
+    backward.register_fake(_fake_backward)
+    forward.register_autograd(differentiate, setup_context=_setup_context)
 
 
-mixture_log_prob_cpu.register_autograd(_backward, setup_context=_setup_context)
+_register(mixture_log_prob_cpu, mixture_log_prob_backward_cpu)
+_register(mixture_log_prob_triton, mixture_log_prob_backward_triton)
 
 
-def check_action(action: Tensor, std: Tensor) -> None:
+def check_action(action: Tensor, std: Tensor, backend: str = "reference") -> None:
     """action [B, A], std [A] or [B, A], A ≥ 1."""
-    checks.check_tensor("action", action, 2)
-    checks.check_tensor("std", std)
-    checks.check_like("std", std, "action", action)
+    checks.check_tensor("action", action, 2, backend)
+    checks.check_tensor("std", std, backend=backend)
+    checks.check_like("std", std, "action", action, backend)
     if action.shape[1] == 0:
         raise ValueError(f"action: expected at least one column, got shape {checks.shape_text(action.shape)}")
     if tuple(std.shape) not in ((action.shape[1],), tuple(action.shape)):
@@ -80,7 +105,7 @@ def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str
     A row in which every sample's likelihood is 0 gives −inf, with gradient 0.
 
     Args:
-        action: [B, A], float32 or float64.
+        action: [B, A], float32 or float64; on the Triton backend float32 or bfloat16, the others alike.
         means: [N, B, A], N ≥ 1.
         std: [A] or [B, A], > 0.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
@@ -88,12 +113,15 @@ def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str
     Returns:
         Log-likelihood [B], differentiable in every tensor (twice on the reference backend).
     """
-    check_action(action, std)
-    checks.check_tensor("means", means, 3)
-    checks.check_like("means", means, "action", action)
+    chosen = choose_backend(backend, action)
+    check_action(action, std, chosen)
+    checks.check_tensor("means", means, 3, chosen)
+    checks.check_like("means", means, "action", action, chosen)
     if means.shape[0] == 0:
         raise ValueError(f"means: expected at least one sample, got shape {checks.shape_text(means.shape)}")
     checks.check_shape("means", means, (means.shape[0], *action.shape))
-    if choose_backend(backend, action) == "reference":
+    if chosen == "reference":
         return reference.mixture_log_prob(action, means, std)
+    if chosen == "triton":
+        return torch.ops.p3kernels.mixture_log_prob_triton(action, means, std)
     return torch.ops.p3kernels.mixture_log_prob_cpu(action, means, std)

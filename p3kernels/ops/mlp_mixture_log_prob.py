@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,170 +12,203 @@ from torch import Tensor
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
 from p3kernels.backends import choose_backend
-from p3kernels.cpu import mlp_mixture_log_prob as kernel
+from p3kernels.cpu import mlp_mixture_log_prob as cpu
 from p3kernels.ops.mixture_log_prob import check_action
-from p3kernels.reference.latent_noise import SAMPLING, latent_noise
+from p3kernels.reference.latent_noise import (
+    SAMPLING,
+    SHIFT_STREAM,
+    latent_noise,
+    normal,
+    shifted_normals,
+    sobol_points,
+)
 
 
-def _problem(
-    action: Tensor,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    std: Tensor,
-    noise: Tensor | None,
-    seed: Tensor,
-    num_samples: int,
-    sampling: str,
-    kind: int,
-    parameter: float,
-) -> kernel.Problem:
+class Arguments(NamedTuple):
+    """What every operator takes, in the order of `_SCHEMA`; `seed` is a tensor so that drawing one breaks no graph."""
+
+    action: Tensor
+    context: Tensor
+    latent_mean: Tensor
+    latent_std: Tensor
+    weights: Sequence[Tensor]
+    biases: Sequence[Tensor]
+    std: Tensor
+    noise: Tensor | None
+    seed: Tensor
+    num_samples: int
+    sampling: str
+    kind: int
+    parameter: float
+
+
+_SCHEMA = (
+    "Tensor action, Tensor context, Tensor latent_mean, Tensor latent_std, Tensor[] weights, Tensor[] biases, "
+    "Tensor std, Tensor? noise, Tensor seed, SymInt num_samples, str sampling, SymInt kind, float parameter"
+)
+
+
+class Gradients(Protocol):
+    """The gradient of every differentiable input, as the kernels return them."""
+
+    action: Tensor
+    context: Tensor
+    latent_mean: Tensor
+    latent_std: Tensor
+    weights: list[Tensor]
+    biases: list[Tensor]
+    std: Tensor
+    noise: Tensor | None
+
+
+def _cpu_problem(a: Arguments) -> cpu.Problem:
+    return cpu.Problem(
+        a.action.contiguous(),
+        *a[1:5],
+        [bias.contiguous() for bias in a.biases],
+        a.std.contiguous(),
+        a.noise,
+        int(a.seed),
+        *a[9:],
+    )
+
+
+def _cpu_forward(a: Arguments, save: bool) -> tuple[Tensor, Tensor]:
+    return cpu.forward(_cpu_problem(a), save)
+
+
+def _cpu_backward(a: Arguments, log_prob: Tensor, kept: Tensor, d_log_prob: Tensor, need_noise: bool) -> Gradients:
+    return cpu.backward(_cpu_problem(a), log_prob, kept, d_log_prob, need_noise)
+
+
+def _cpu_kept(a: Arguments) -> int:
+    return cpu.kept_size(a.action.shape[0], a.num_samples, a.weights)
+
+
+def _triton_problem(a: Arguments, precision: str) -> Any:
+    from triton_kernels import mlp_mixture_log_prob as kernel  # noqa: PLC0415  triton is not imported with the package
+
+    device = a.action.device
+    # Filled on the device: no copy from the host that a CUDA graph could not capture.
+    seed = a.seed if a.seed.device == device else torch.full((1,), int(a.seed), device=device)
+    drawn_outside = a.noise is None and a.sampling == "sobol" and a.latent_mean.shape[1] > 0
     return kernel.Problem(
-        action.contiguous(),
-        context,
-        latent_mean,
-        latent_std,
-        weights,
-        [bias.contiguous() for bias in biases],
-        std.contiguous(),
-        noise,
-        int(seed),
-        num_samples,
-        sampling,
-        kind,
-        parameter,
-    )
-
-
-@torch.library.custom_op("p3kernels::mlp_mixture_log_prob_cpu", mutates_args=(), device_types="cpu")
-def mlp_mixture_log_prob_cpu(
-    action: Tensor,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    std: Tensor,
-    noise: Tensor | None,
-    seed: Tensor,
-    num_samples: int,
-    sampling: str,
-    kind: int,
-    parameter: float,
-    save: bool,
-) -> tuple[Tensor, Tensor]:
-    """[B] and activations for the backward pass; `seed` is a tensor so that drawing one does not break a graph."""
-    return kernel.forward(
-        _problem(
-            action,
-            context,
-            latent_mean,
-            latent_std,
-            weights,
-            biases,
-            std,
-            noise,
-            seed,
-            num_samples,
-            sampling,
-            kind,
-            parameter,
-        ),
-        save,
-    )
-
-
-@mlp_mixture_log_prob_cpu.register_fake
-def _(
-    action: Tensor,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    std: Tensor,
-    noise: Tensor | None,
-    seed: Tensor,
-    num_samples: int,
-    sampling: str,
-    kind: int,
-    parameter: float,
-    save: bool,
-) -> tuple[Tensor, Tensor]:
-    kept = kernel.kept_size(action.shape[0], num_samples, weights) if save else 0
-    return action.new_empty(action.shape[0]), action.new_empty(kept)
-
-
-@torch.library.custom_op("p3kernels::mlp_mixture_log_prob_backward_cpu", mutates_args=(), device_types="cpu")
-def mlp_mixture_log_prob_backward_cpu(
-    d_log_prob: Tensor,
-    log_prob: Tensor,
-    kept: Tensor,
-    action: Tensor,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    std: Tensor,
-    noise: Tensor | None,
-    seed: Tensor,
-    num_samples: int,
-    sampling: str,
-    kind: int,
-    parameter: float,
-    need_noise: bool,
-) -> list[Tensor]:
-    """[d_action, d_context, d_latent_mean, d_latent_std, d_std, d_noise or empty, *d_weights, *d_biases]."""
-    problem = _problem(
-        action,
-        context,
-        latent_mean,
-        latent_std,
-        weights,
-        biases,
-        std,
-        noise,
+        a.action.contiguous(),
+        a.context,
+        a.latent_mean.contiguous(),
+        a.latent_std.contiguous(),
+        a.weights,
+        [bias.contiguous() for bias in a.biases],
+        a.std.contiguous(),
+        a.noise,
+        _sobol_noise(a) if drawn_outside else None,
         seed,
-        num_samples,
-        sampling,
-        kind,
-        parameter,
+        a.num_samples,
+        a.sampling == "antithetic",
+        a.kind,
+        a.parameter,
+        precision,
     )
-    d = kernel.backward(problem, log_prob, kept, d_log_prob.contiguous(), need_noise)
-    d_noise = action.new_empty(0) if d.noise is None else d.noise
-    return [d.action, d.context, d.latent_mean, d.latent_std, d.std, d_noise, *d.weights, *d.biases]
 
 
-@mlp_mixture_log_prob_backward_cpu.register_fake
-def _(
-    d_log_prob: Tensor,
-    log_prob: Tensor,
-    kept: Tensor,
-    action: Tensor,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    std: Tensor,
-    noise: Tensor | None,
-    seed: Tensor,
-    num_samples: int,
-    sampling: str,
-    kind: int,
-    parameter: float,
-    need_noise: bool,
-) -> list[Tensor]:
-    d_noise = noise.new_empty(noise.shape) if need_noise and noise is not None else action.new_empty(0)
-    inputs = [tensor.new_empty(tensor.shape) for tensor in (action, context, latent_mean, latent_std, std)]
-    return [*inputs, d_noise, *(parameter.new_empty(parameter.shape) for parameter in (*weights, *biases))]
+def _sobol_noise(a: Arguments) -> Callable[[int, int, int, int], Tensor]:
+    """Noise [n, R, Z] of a tile (first sample, end, first row, end), by torch: its tails need float64."""
+    rows, columns = a.latent_mean.shape
+    device = a.action.device
+    points = sobol_points(a.seed, a.num_samples, columns).to(device)[:, None]
+    shift = normal(a.seed.to(device), SHIFT_STREAM, 1, rows, columns, device)
+
+    def tile(first: int, last: int, begin: int, end: int) -> Tensor:
+        return shifted_normals(points[first:last], shift[:, begin:end]).float()
+
+    return tile
+
+
+def _triton_forward(a: Arguments, save: bool, precision: str) -> tuple[Tensor, Tensor]:
+    from triton_kernels import mlp_mixture_log_prob as kernel  # noqa: PLC0415
+
+    log_prob = kernel.forward(_triton_problem(a, precision))
+    return log_prob, torch.empty_like(log_prob[:0])
+
+
+def _triton_backward(
+    a: Arguments, log_prob: Tensor, kept: Tensor, d_log_prob: Tensor, need_noise: bool, precision: str
+) -> Gradients:
+    from triton_kernels import mlp_mixture_log_prob as kernel  # noqa: PLC0415
+
+    return kernel.backward(_triton_problem(a, precision), log_prob, d_log_prob, need_noise)
+
+
+def _register(
+    backend: str,
+    forward: Callable[..., tuple[Tensor, Tensor]],
+    backward: Callable[..., Gradients],
+    kept_size: Callable[[Arguments], int],
+    options: str = "",
+) -> None:
+    """The two operators of a backend: schema, fake tensors and autograd are the same for all.
+
+    The forward one returns [B] and what it keeps for the backward pass, the backward one [d_action, d_context,
+    d_latent_mean, d_latent_std, d_std, d_noise or empty, *d_weights, *d_biases]. `options` are in the schema what only
+    this backend takes, last.
+    """
+    operator = functools.partial(
+        torch.library.custom_op, mutates_args=(), device_types="cpu" if backend == "cpu" else None
+    )
+    count = len(Arguments._fields)
+
+    def forward_op(*inputs: Any) -> tuple[Tensor, Tensor]:
+        return forward(Arguments(*inputs[:count]), *inputs[count:])
+
+    def forward_fake(*inputs: Any) -> tuple[Tensor, Tensor]:
+        a = Arguments(*inputs[:count])
+        out = a.action.new_empty(a.action.shape[0], dtype=torch.promote_types(a.action.dtype, torch.float32))
+        return out, out.new_empty(kept_size(a) if inputs[count] else 0)
+
+    def backward_op(d_log_prob: Tensor, log_prob: Tensor, kept: Tensor, *inputs: Any) -> list[Tensor]:
+        a = Arguments(*inputs[:count])
+        d = backward(a, log_prob, kept, d_log_prob.contiguous(), *inputs[count:])
+        d_noise = a.action.new_empty(0) if d.noise is None else d.noise
+        return [d.action, d.context, d.latent_mean, d.latent_std, d.std, d_noise, *d.weights, *d.biases]
+
+    def backward_fake(d_log_prob: Tensor, log_prob: Tensor, kept: Tensor, *inputs: Any) -> list[Tensor]:
+        a = Arguments(*inputs[:count])
+        d_noise = a.noise.new_empty(a.noise.shape) if inputs[count] and a.noise is not None else a.action.new_empty(0)
+        like = [tensor.new_empty(tensor.shape) for tensor in (a.action, a.context, a.latent_mean, a.latent_std, a.std)]
+        return [*like, d_noise, *(parameter.new_empty(parameter.shape) for parameter in (*a.weights, *a.biases))]
+
+    forward_def = operator(
+        f"p3kernels::mlp_mixture_log_prob_{backend}",
+        schema=f"({_SCHEMA}, bool save{options}) -> (Tensor, Tensor)",
+    )(forward_op)
+    forward_def.register_fake(forward_fake)
+    backward_def = operator(
+        f"p3kernels::mlp_mixture_log_prob_backward_{backend}",
+        schema=f"(Tensor d_log_prob, Tensor log_prob, Tensor kept, {_SCHEMA}, bool need_noise{options}) -> Tensor[]",
+    )(backward_op)
+    backward_def.register_fake(backward_fake)
+
+    def differentiate(ctx: Any, d_log_prob: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+        if d_log_prob is None:
+            return (*[None] * 4, [None] * ctx.layers, [None] * ctx.layers, *[None] * (3 + len(ctx.options)))
+        log_prob, kept, action, context, latent_mean, latent_std, std, seed, *rest = ctx.saved_tensors
+        weights, biases = rest[: ctx.layers], rest[ctx.layers : 2 * ctx.layers]
+        noise = rest[-1] if ctx.has_noise else None
+        need_noise = ctx.has_noise and ctx.needs_input_grad[7]
+        numbers, own = ctx.options[:4], ctx.options[5:]  # `save` is between them
+        inputs = Arguments(action, context, latent_mean, latent_std, weights, biases, std, noise, seed, *numbers)
+        d_action, d_context, d_latent_mean, d_latent_std, d_std, d_noise, *d_parameters = backward_def(
+            d_log_prob, log_prob, kept, *inputs, need_noise, *own
+        )
+        d_weights, d_biases = d_parameters[: ctx.layers], d_parameters[ctx.layers :]
+        gradients = (d_action, d_context, d_latent_mean, d_latent_std, d_weights, d_biases, d_std)
+        return *gradients, d_noise if need_noise else None, *[None] * (1 + len(ctx.options))
+
+    forward_def.register_autograd(differentiate, setup_context=_setup_context)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    action, context, latent_mean, latent_std, weights, biases, std, noise, seed, *ctx.options, _ = inputs
+    action, context, latent_mean, latent_std, weights, biases, std, noise, seed, *ctx.options = inputs
     ctx.layers = len(weights)
     ctx.has_noise = noise is not None
     ctx.set_materialize_grads(False)  # the kept activations have no gradient
@@ -182,37 +216,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     ctx.save_for_backward(*saved, *([noise] if noise is not None else []))
 
 
-def _backward(ctx: Any, d_log_prob: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    if d_log_prob is None:
-        return (*[None] * 4, [None] * ctx.layers, [None] * ctx.layers, *[None] * 8)
-    log_prob, kept, action, context, latent_mean, latent_std, std, seed, *rest = ctx.saved_tensors
-    weights, biases = rest[: ctx.layers], rest[ctx.layers : 2 * ctx.layers]
-    noise = rest[-1] if ctx.has_noise else None
-    need_noise = ctx.has_noise and ctx.needs_input_grad[7]
-    d_action, d_context, d_latent_mean, d_latent_std, d_std, d_noise, *d_parameters = (
-        torch.ops.p3kernels.mlp_mixture_log_prob_backward_cpu(
-            d_log_prob,
-            log_prob,
-            kept,
-            action,
-            context,
-            latent_mean,
-            latent_std,
-            weights,
-            biases,
-            std,
-            noise,
-            seed,
-            *ctx.options,
-            need_noise,
-        )
-    )
-    d_weights, d_biases = d_parameters[: ctx.layers], d_parameters[ctx.layers :]
-    inputs = (d_action, d_context, d_latent_mean, d_latent_std, d_weights, d_biases, d_std)
-    return *inputs, d_noise if need_noise else None, *[None] * 6
-
-
-mlp_mixture_log_prob_cpu.register_autograd(_backward, setup_context=_setup_context)
+_register("cpu", _cpu_forward, _cpu_backward, _cpu_kept)
+_register("triton", _triton_forward, _triton_backward, lambda a: 0, options=", str precision")
 
 
 def _check(
@@ -226,17 +231,18 @@ def _check(
     num_samples: int,
     noise: Tensor | None,
     sampling: str,
+    backend: str,
 ) -> None:
-    check_action(action, std)
+    check_action(action, std, backend)
     rows = action.shape[0]
     for name, tensor in (("context", context), ("latent_mean", latent_mean), ("latent_std", latent_std)):
-        checks.check_tensor(name, tensor, 2)
-        checks.check_like(name, tensor, "action", action)
+        checks.check_tensor(name, tensor, 2, backend)
+        checks.check_like(name, tensor, "action", action, backend)
         if tensor.shape[0] != rows:
             raise ValueError(f"{name}: expected {rows} rows, as action has, got {checks.shape_text(tensor.shape)}")
     checks.check_shape("latent_std", latent_std, latent_mean.shape)
     checks.check_values("latent_std", latent_std)
-    checks.check_layers(context.shape[1] + latent_mean.shape[1], "action", action, weights, biases)
+    checks.check_layers(context.shape[1] + latent_mean.shape[1], "action", action, weights, biases, backend)
     if weights[-1].shape[0] != action.shape[1]:
         raise ValueError(
             f"weights[{len(weights) - 1}]: expected {action.shape[1]} rows, one an action, "
@@ -247,8 +253,8 @@ def _check(
     if sampling not in SAMPLING:
         raise ValueError(f"sampling: expected one of {', '.join(SAMPLING)}, got {sampling!r}")
     if noise is not None:
-        checks.check_tensor("noise", noise, 3)
-        checks.check_like("noise", noise, "action", action)
+        checks.check_tensor("noise", noise, 3, backend)
+        checks.check_like("noise", noise, "action", action, backend)
         checks.check_shape("noise", noise, (num_samples, rows, latent_mean.shape[1]))
 
 
@@ -268,6 +274,7 @@ def mlp_mixture_log_prob(
     sampling: str = "iid",
     activation: str = "elu",
     activation_parameter: float | None = None,
+    precision: str | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """log (1/N) Σ_i N(action | actor([context, z_i]), std²) with z_i ~ N(latent_mean, latent_std²).
@@ -276,7 +283,7 @@ def mlp_mixture_log_prob(
     again from the seed. The part of the first layer that sees the context is computed once a row.
 
     Args:
-        action: [B, A], float32 or float64.
+        action: [B, A], float32 or float64; on the Triton backend float32 or bfloat16, the others alike.
         context: [B, C], the actor's deterministic inputs; they come first.
         latent_mean: [B, Z].
         latent_std: [B, Z], ≥ 0.
@@ -284,21 +291,27 @@ def mlp_mixture_log_prob(
         biases: One [O] or None a layer.
         std: [A] or [B, A], > 0: the exploration noise.
         num_samples: N ≥ 1.
-        seed: Makes the draw repeatable: a Python integer or an int64 tensor of one element. None takes one from
-            torch's generator.
+        seed: Makes the draw repeatable: a Python integer or an int64 tensor of one element, on the CPU; on the Triton
+            backend also on the device ("sobol" apart), where a captured CUDA graph reads it anew at every replay. None
+            takes one from torch's generator.
         noise: [N, B, Z] to use instead of a draw; then `seed` and `sampling` have no effect.
         sampling: "iid", "antithetic" (second half mirrors the first) or "sobol" (randomised quasi-Monte Carlo).
         activation: "elu", "relu" or "leaky_relu", between layers.
         activation_parameter: ELU's alpha or LeakyReLU's slope; None for torch's default.
+        precision: Of the Triton backend's matrix products: "ieee", "tf32x3", "tf32" or "bf16"; None follows
+            `torch.get_float32_matmul_precision()`.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:
         Log-likelihood [B], differentiable in every floating-point tensor, the latent distribution included.
     """
-    _check(action, context, latent_mean, latent_std, weights, biases, std, num_samples, noise, sampling)
+    chosen = choose_backend(backend, action)
+    precision = checks.dot_precision(precision, chosen)
+    _check(action, context, latent_mean, latent_std, weights, biases, std, num_samples, noise, sampling, chosen)
     kind, parameter = resolve_activation(activation, activation_parameter)
-    seed_tensor = _seed_tensor(seed, noise)
-    if choose_backend(backend, action) == "reference":
+    on_device = chosen == "triton" and sampling != "sobol"
+    seed_tensor = _seed_tensor(seed, noise, action.device if on_device else torch.device("cpu"))
+    if chosen == "reference":
         if noise is None:
             rows, columns = latent_mean.shape
             noise = latent_noise(seed_tensor, num_samples, rows, columns, sampling, action.dtype, action.device)
@@ -311,7 +324,7 @@ def mlp_mixture_log_prob(
     ]
     tensors = (action, context, latent_mean, latent_std, std, noise, *weights, *present)
     save = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    log_prob, _ = torch.ops.p3kernels.mlp_mixture_log_prob_cpu(
+    arguments = Arguments(
         action,
         context,
         latent_mean,
@@ -325,18 +338,21 @@ def mlp_mixture_log_prob(
         sampling,
         kind,
         parameter,
-        save,
     )
-    return log_prob
+    if chosen == "triton":
+        return torch.ops.p3kernels.mlp_mixture_log_prob_triton(*arguments, save, precision)[0]
+    return torch.ops.p3kernels.mlp_mixture_log_prob_cpu(*arguments, save)[0]
 
 
-def _seed_tensor(seed: int | Tensor | None, noise: Tensor | None) -> Tensor:
+def _seed_tensor(seed: int | Tensor | None, noise: Tensor | None, device: torch.device) -> Tensor:
+    """One int64, on the CPU or on `device`, where a drawn one is made: with torch's generator of that device."""
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64 or seed.numel() != 1:
             raise TypeError(f"seed: expected one int64, got {seed.numel()} of {seed.dtype}")
-        if seed.device.type != "cpu":
-            raise ValueError(f"seed: expected a tensor on the cpu, got one on {seed.device}")
-        if not torch.compiler.is_compiling() and seed.item() < 0:
+        if seed.device.type != "cpu" and seed.device != device:
+            where = "cpu" if device.type == "cpu" else f"cpu or on {device}"
+            raise ValueError(f"seed: expected a tensor on the {where}, got one on {seed.device}")
+        if seed.device.type == "cpu" and not torch.compiler.is_compiling() and seed.item() < 0:
             raise ValueError(f"seed: expected 0 <= seed < 2**63, got {seed.item()}")
         return seed
     if seed is not None:
@@ -344,7 +360,7 @@ def _seed_tensor(seed: int | Tensor | None, noise: Tensor | None) -> Tensor:
             raise TypeError(f"seed: expected an integer, got {type(seed).__name__}")
         if not 0 <= seed < 2**63:
             raise ValueError(f"seed: expected 0 <= seed < 2**63, got {seed}")
-        return torch.full((1,), seed, dtype=torch.int64)
+        return torch.full((1,), seed, dtype=torch.int64, device=device)
     if noise is not None:
-        return torch.zeros(1, dtype=torch.int64)
-    return torch.randint(2**62, (1,))
+        return torch.zeros(1, dtype=torch.int64, device=device)
+    return torch.randint(2**62, (1,), device=device)
