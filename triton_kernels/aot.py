@@ -43,7 +43,7 @@ def kernel_modules() -> list[str]:
 
 
 def _is_tool(name: str) -> bool:
-    return name.rpartition(".")[2] in ("aot", "launch", "occupancy", "roofline", "tune")
+    return name.rpartition(".")[2] in ("aot", "launch", "occupancy", "roofline", "tune", "workloads")
 
 
 @functools.cache

@@ -43,7 +43,15 @@ def neighbours(config: Config) -> Iterator[Config]:
         else:
             steps = []
         for step in steps:
-            yield {**config, name: step}
+            neighbour = {**config, name: step}
+            if _consistent(neighbour):
+                yield neighbour
+
+
+def _consistent(config: Config) -> bool:
+    """A chunk is a part of its block: a larger one would touch a neighbour's rows."""
+    chunks = [name for name in config if name.startswith("CHUNK_")]
+    return all(config[name] <= config.get(name.replace("CHUNK_", "BLOCK_"), math.inf) for name in chunks)
 
 
 def climb(cost: Callable[[Config], float], start: Config, most_steps: int = 8) -> tuple[Config, float, float]:

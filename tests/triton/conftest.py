@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,3 +24,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.skip(reason="runs in triton's interpreter: set TRITON_INTERPRET=1"))
+
+
+@pytest.fixture
+def count_launches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[Counter[str]]]:
+    """Inside `with count_launches() as launched`, kernel name → how often the interpreter was asked to run it."""
+    from triton.runtime.interpreter import GridExecutor
+
+    counters: list[Counter[str]] = []
+    run = GridExecutor.__call__
+
+    def counted(self: GridExecutor, *args: object, **kwargs: object) -> object:
+        for counter in counters:
+            counter[self.fn.__name__] += 1
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(GridExecutor, "__call__", counted)
+
+    @contextmanager
+    def counting() -> Iterator[Counter[str]]:
+        counters.append(Counter())
+        try:
+            yield counters[-1]
+        finally:
+            counters.pop()
+
+    return counting

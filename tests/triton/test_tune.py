@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from triton_kernels import launch, tune
+from triton_kernels.workloads import workloads
 
 START = {"BLOCK_M": 32, "num_warps": 4, "num_stages": 2}
 
@@ -27,6 +28,11 @@ def test_neighbours_are_one_step_away_and_launchable():
         {**corner, "num_warps": 8},
         {**corner, "num_stages": 2},
     ]
+
+
+def test_a_chunk_stays_within_its_block():
+    config = {"BLOCK_ROWS": 32, "CHUNK_ROWS": 32}
+    assert list(tune.neighbours(config)) == [{**config, "BLOCK_ROWS": 64}, {**config, "CHUNK_ROWS": 16}]
 
 
 def test_search_walks_to_the_fastest_and_asks_once():
@@ -118,3 +124,17 @@ def test_wrong_arguments_are_named(capsys):
     with pytest.raises(SystemExit):
         tune.main(["--repeats", "0"])
     assert "--batch and --repeats: expected at least 1" in capsys.readouterr().err
+
+
+def test_the_passes_that_are_tuned_run_and_ask_for_configurations(count_launches):
+    """Launches of one pass: 4 + 4 for layers, 1 for all weights, 1 for its sums; a rollout is one."""
+    passes = workloads(5, torch.device("cpu"), sizes=(9, 8, 7, 6, 5), stochastic=4, precisions=("ieee",))
+    asked = {}
+    for name, run in passes.items():
+        with launch.recorded() as asked[name], count_launches() as launched:
+            assert all(bool(tensor.isfinite().all()) for tensor in run())
+        if name.startswith("moments"):
+            assert sum(launched.values()) == 10
+        if name.startswith("rollout"):
+            assert sum(launched.values()) == 1
+    assert all(asked.values())
