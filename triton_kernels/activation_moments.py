@@ -60,15 +60,13 @@ def _activation_moments_bwd_kernel(
     tl.store(d_var_ptr + at, d_out_mean * mean_var + d_out_var * var_var, mask=inside)
 
 
-def forward(
-    mean: Tensor, var: Tensor, kind: int, parameter: float, config: launch.Config | None = None
-) -> tuple[Tensor, Tensor]:
+def forward(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the activation, float32, contiguous, of the shape of `mean`."""
     mean, var = mean.contiguous(), var.contiguous()
     out_mean = torch.empty(mean.shape, dtype=torch.float32, device=mean.device)
     out_var = torch.empty_like(out_mean)
     if mean.numel() > 0:
-        config = config or launch.tuned("activation_moments_fwd_kernel", (ACTIVATION_NAMES[kind],), FORWARD_CONFIG)
+        config = launch.tuned("activation_moments_fwd_kernel", (ACTIVATION_NAMES[kind],), FORWARD_CONFIG)
         with launch.on_device(mean):
             _activation_moments_fwd_kernel[(triton.cdiv(mean.numel(), config["BLOCK"]),)](
                 mean, var, out_mean, out_var, mean.numel(), parameter, ACTIVATION=kind, **config
@@ -83,14 +81,13 @@ def backward(
     var: Tensor,
     kind: int,
     parameter: float,
-    config: launch.Config | None = None,
 ) -> tuple[Tensor, Tensor]:
     """d_mean, d_var, contiguous, each in the dtype of its input."""
     d_out_mean, d_out_var = d_out_mean.contiguous(), d_out_var.contiguous()
     mean, var = mean.contiguous(), var.contiguous()
     d_mean, d_var = torch.empty_like(mean), torch.empty_like(var)
     if mean.numel() > 0:
-        config = config or launch.tuned("activation_moments_bwd_kernel", (ACTIVATION_NAMES[kind],), BACKWARD_CONFIG)
+        config = launch.tuned("activation_moments_bwd_kernel", (ACTIVATION_NAMES[kind],), BACKWARD_CONFIG)
         with launch.on_device(mean):
             _activation_moments_bwd_kernel[(triton.cdiv(mean.numel(), config["BLOCK"]),)](
                 d_out_mean,
