@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
 from p3kernels.activations import ELU, check_parameter
 from p3kernels.backends import choose_backend
-from p3kernels.ops.activation_moments import check_moments
+from p3kernels.ops.activation_moments import check_moments, run_activation_moments
 
 
 @checks.full_precision
@@ -18,7 +17,7 @@ def elu_moments(mean: Tensor, var: Tensor, alpha: float = 1.0, *, backend: str |
     With y = max(x, 0) and u = 1 − e^min(x, 0): E = E[y] − α E[u], Var = Var[y] + α² Var[u] + 2 α E[y] E[u].
 
     Args:
-        mean: Any shape, float32 or float64.
+        mean: Any shape, float32 or float64 (triton: float32 or bfloat16, computed in float32).
         var: The same shape, ≥ 0. 0 is the deterministic limit: mean ELU(mean), variance 0, finite gradients (at a
             kink that the mean sits on exactly, the mean of both sides). A
             negative or NaN variance gives NaN (with P3_CHECK_VALUES=1 an error).
@@ -28,8 +27,9 @@ def elu_moments(mean: Tensor, var: Tensor, alpha: float = 1.0, *, backend: str |
     Returns:
         Mean and variance, of the shape of `mean`; differentiable once in `mean` and `var`.
     """
-    check_moments(mean, var)
+    chosen = choose_backend(backend, mean)
+    check_moments(mean, var, chosen)
     check_parameter("alpha", alpha, positive=True)
-    if choose_backend(backend, mean) == "reference":
+    if chosen == "reference":
         return reference.elu_moments(mean, var, alpha)
-    return torch.ops.p3kernels.activation_moments_cpu(mean, var, ELU, alpha)
+    return run_activation_moments(chosen, mean, var, ELU, alpha)

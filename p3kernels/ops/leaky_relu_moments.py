@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
 from p3kernels.activations import LEAKY_RELU, check_parameter
 from p3kernels.backends import choose_backend
-from p3kernels.ops.activation_moments import check_moments
+from p3kernels.ops.activation_moments import check_moments, run_activation_moments
 
 
 @checks.full_precision
@@ -20,7 +19,7 @@ def leaky_relu_moments(
     With y = max(x, 0) and n = max(−x, 0): E = E[y] − λ E[n], Var = Var[y] + λ² Var[n] + 2 λ E[y] E[n].
 
     Args:
-        mean: Any shape, float32 or float64.
+        mean: Any shape, float32 or float64 (triton: float32 or bfloat16, computed in float32).
         var: The same shape, ≥ 0; 0 is the deterministic limit, negative or NaN gives NaN.
         negative_slope: λ ≥ 0.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
@@ -28,8 +27,9 @@ def leaky_relu_moments(
     Returns:
         Mean and variance, of the shape of `mean`; differentiable once in `mean` and `var`.
     """
-    check_moments(mean, var)
+    chosen = choose_backend(backend, mean)
+    check_moments(mean, var, chosen)
     check_parameter("negative_slope", negative_slope, positive=False)
-    if choose_backend(backend, mean) == "reference":
+    if chosen == "reference":
         return reference.leaky_relu_moments(mean, var, negative_slope)
-    return torch.ops.p3kernels.activation_moments_cpu(mean, var, LEAKY_RELU, negative_slope)
+    return run_activation_moments(chosen, mean, var, LEAKY_RELU, negative_slope)

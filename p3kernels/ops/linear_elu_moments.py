@@ -8,7 +8,7 @@ from p3kernels import checks, reference
 from p3kernels.activations import ELU, check_parameter
 from p3kernels.backends import choose_backend
 from p3kernels.ops.linear_moments import check_linear
-from p3kernels.ops.mlp_moments import run_mlp_moments_cpu
+from p3kernels.ops.mlp_moments import run_mlp_moments
 
 
 @checks.full_precision
@@ -19,24 +19,29 @@ def linear_elu_moments(
     bias: Tensor | None = None,
     alpha: float = 1.0,
     *,
+    precision: str | None = None,
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of ELU(W x + b) for independent x ~ N(mean, var), keeping only the pre-activation moments.
 
     Args:
-        mean: [B, I], float32 or float64.
+        mean: [B, I], float32 or float64 (triton: float32 or bfloat16, computed in float32).
         var: [B, J], J ≤ I: the last J inputs are stochastic, the first I − J are not.
         weight: [O, I].
         bias: [O] or None.
         alpha: ELU's α, > 0.
+        precision: Of the triton backend's products: "ieee", "tf32x3", "tf32" or "bf16" (`triton_kernels/dot.py` has the
+            error of each); None follows `torch.set_float32_matmul_precision`.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:
         Mean and variance [B, O], differentiable once in every tensor.
     """
-    check_linear(mean, var)
-    checks.check_layer(("weight", "bias"), mean.shape[1], "mean", mean, weight, bias)
+    chosen = choose_backend(backend, mean)
+    check_linear(mean, var, chosen)
+    checks.check_layer(("weight", "bias"), mean.shape[1], "mean", mean, weight, bias, chosen)
     check_parameter("alpha", alpha, positive=True)
-    if choose_backend(backend, mean) == "reference":
+    dots = checks.dot_precision(precision, chosen)
+    if chosen == "reference":
         return reference.linear_elu_moments(mean, var, weight, bias, alpha)
-    return run_mlp_moments_cpu(mean, var, [weight], [bias], ELU, alpha, activate_last=True)
+    return run_mlp_moments(chosen, mean, var, [weight], [bias], ELU, alpha, True, dots)
