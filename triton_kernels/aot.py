@@ -180,7 +180,7 @@ def run(
 
 
 _COLUMNS = (
-    f"{'kernel':<38} {'shape':<34} {'dots':<6} {'blocks':<16} {'warps':>5} {'stages':>6} {'regs':>5} {'spill':>5} "
+    f"{'kernel':<36} {'shape':<44} {'dots':<6} {'blocks':<16} {'warps':>5} {'stages':>6} {'regs':>5} {'spill':>5} "
     f"{'shared':>7} {'occup.':>6} {'tensor core':<11} {'MB moved':>9} {'/least':>6} {'GFLOP':>8}"
 )
 
@@ -196,7 +196,7 @@ def table_row(record: Record) -> str:
     blocks = "x".join(str(value) for name, value in config.items() if name.startswith("BLOCK"))
     name = ("* " if record["default"] else "  ") + record["kernel"]
     start = (
-        f"{name:<38} {record['shape']:<34} {record['precision']:<6} {blocks:<16} "
+        f"{name:<36} {record['shape']:<44} {record['precision']:<6} {blocks:<16} "
         f"{config.get('num_warps', ''):>5} {config.get('num_stages', ''):>6}"
     )
     if record["error"]:
