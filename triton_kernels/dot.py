@@ -15,8 +15,15 @@ import triton.language as tl
 
 from triton_kernels import launch
 
-# The interpreter holds bfloat16 as bit patterns and would multiply those.
 _INTERPRETED = tl.constexpr(launch.interpreted())
+
+
+@triton.jit
+def _rounded(a: tl.tensor) -> tl.tensor:
+    """To the nearest bfloat16, as float32. The interpreter's own conversion truncates, and its dot multiplies bits."""
+    bits = a.to(tl.int32, bitcast=True)
+    bits += 32767 + ((bits >> 16) & 1)  # halfway goes to the even one
+    return (bits & -65536).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -24,7 +31,7 @@ def dot(a: tl.tensor, b: tl.tensor, total: tl.tensor, PRECISION: tl.constexpr) -
     """total + a · b: [M, K], [K, N], [M, N], all float32."""
     if PRECISION == "bf16":
         if _INTERPRETED:
-            return tl.dot(a.to(tl.bfloat16).to(tl.float32), b.to(tl.bfloat16).to(tl.float32), total)
+            return tl.dot(_rounded(a), _rounded(b), total)
         else:
             return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
     else:
