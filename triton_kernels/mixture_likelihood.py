@@ -108,9 +108,17 @@ def _mixture_log_prob_fwd_kernel(
     BLOCK_A: tl.constexpr,
     BLOCK_I: tl.constexpr,
 ) -> None:
-    row = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B)
+    # A 64-bit base and 32-bit offsets from it: 64-bit offsets would take two registers an element.
+    first = tl.program_id(0).to(tl.int64) * BLOCK_B
+    row = tl.arange(0, BLOCK_B)
     column = tl.arange(0, BLOCK_A)
-    row_inside = row < rows
+    row_inside = row < tl.minimum(rows - first, BLOCK_B).to(tl.int32)
+    x_ptr += first * stride_row
+    action_ptr += first * actions
+    if ROW_STD:
+        std_ptr += first * actions
+    state_ptr += first
+    log_prob_ptr += first
     inside = row_inside[:, None] & (column < actions)[None, :]
     action = tl.load(action_ptr + row[:, None] * actions + column[None, :], inside, 0.0).to(tl.float32)
     inverse, constant = _load_std(std_ptr, row, column, inside, actions, ROW_STD)
@@ -161,6 +169,14 @@ def _mixture_log_prob_fwd_kernel(
         tl.store(state_ptr + stride_state + row, total, row_inside)
 
 
+@triton.jit
+def add_to(at: tl.tensor, value: tl.tensor, inside: tl.tensor, FIRST: tl.constexpr) -> None:
+    """*at += value, or = for the first tile, which finds nothing there."""
+    if not FIRST:
+        value += tl.load(at, inside, 0.0)
+    tl.store(at, value, inside)
+
+
 @triton.jit(do_not_specialize=["samples", "rows"])
 def _mixture_log_prob_bwd_kernel(
     x_ptr: tl.tensor,
@@ -192,9 +208,19 @@ def _mixture_log_prob_bwd_kernel(
     BLOCK_A: tl.constexpr,
     BLOCK_I: tl.constexpr,
 ) -> None:
-    row = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B)
+    # A 64-bit base and 32-bit offsets from it: 64-bit offsets would take two registers an element.
+    first = tl.program_id(0).to(tl.int64) * BLOCK_B
+    row = tl.arange(0, BLOCK_B)
     column = tl.arange(0, BLOCK_A)
-    row_inside = row < rows
+    row_inside = row < tl.minimum(rows - first, BLOCK_B).to(tl.int32)
+    x_ptr += first * stride_row
+    action_ptr += first * actions
+    if ROW_STD:
+        std_ptr += first * actions
+    log_prob_ptr += first
+    d_log_prob_ptr += first
+    d_means_ptr += first * actions
+    d_action_ptr += first * actions
     inside = row_inside[:, None] & (column < actions)[None, :]
     at = row[:, None] * actions + column[None, :]
     action = tl.load(action_ptr + at, inside, 0.0).to(tl.float32)
@@ -243,16 +269,9 @@ def _mixture_log_prob_bwd_kernel(
         x_ptr += stride_sample
         d_means_ptr += stride_d_sample
     d_std -= total[:, None] * inverse
-    if not FIRST:
-        d_action += tl.load(d_action_ptr + at, inside, 0.0)
-    tl.store(d_action_ptr + at, d_action, inside)
+    add_to(d_action_ptr + at, d_action, inside, FIRST)
     if ROW_STD:
-        if not FIRST:
-            d_std += tl.load(d_std_ptr + at, inside, 0.0)
-        tl.store(d_std_ptr + at, d_std, inside)
+        add_to(d_std_ptr + first * actions + at, d_std, inside, FIRST)
     else:
         part = tl.sum(tl.where(inside, d_std, 0.0), 0)
-        part_ptr = d_std_ptr + tl.program_id(0).to(tl.int64) * actions + column
-        if not FIRST:
-            part += tl.load(part_ptr, column < actions, 0.0)
-        tl.store(part_ptr, part, column < actions)
+        add_to(d_std_ptr + tl.program_id(0) * actions + column, part, column < actions, FIRST)

@@ -11,22 +11,29 @@ import torch
 import triton
 from torch import Tensor
 
-from triton_kernels.launch import Config, on_device, row_bucket, tuned
+from triton_kernels.launch import AotCase, Config, row_bucket, tuned
+from triton_kernels.likelihood_costs import cost
 from triton_kernels.mixture_likelihood import _mixture_log_prob_bwd_kernel, _mixture_log_prob_fwd_kernel
+from triton_kernels.record import cases, recording, start
 
 Layer = tuple[Tensor, Tensor]
 """weight [A, I] and bias [A]."""
+
+
+MOST_ROWS = 1024
+"""Of a block."""
 
 
 def block_config(kernel: str, rows: int, actions: int, inputs: int, precision: str) -> Config:
     """Blocks of the kernel `kernel`; inputs = 0 where the means are read and not made by a layer."""
     block_a = triton.next_power_of_2(actions)
     if inputs == 0:
-        default = {"BLOCK_B": max(1, 1024 // block_a), "BLOCK_A": block_a, "BLOCK_I": 16}
+        default = {"BLOCK_B": max(1, 512 // block_a), "BLOCK_A": block_a, "BLOCK_I": 16}
     else:
         default = {"BLOCK_B": 64, "BLOCK_A": max(16, block_a), "BLOCK_I": 32}
     key = (actions, inputs, precision if inputs > 0 else "ieee", row_bucket(rows))
-    return tuned(kernel, key, {**default, "num_warps": 4, "num_stages": 2 if inputs > 0 else 1})
+    warps, stages = (8, 2) if inputs > 0 else (4, 1)
+    return tuned(kernel, key, {**default, "num_warps": warps, "num_stages": stages})
 
 
 def forward_tile(
@@ -60,30 +67,31 @@ def forward_tile(
     actions = action.shape[1]
     weight, bias = layer if layer is not None else (action, action)
     config = block_config("mixture_log_prob_fwd_kernel", rows, actions, inputs if layer is not None else 0, precision)
-    with on_device(action):
-        _mixture_log_prob_fwd_kernel[(triton.cdiv(rows, config["BLOCK_B"]),)](
-            x,
-            weight,
-            bias,
-            action,
-            std,
-            state,
-            log_prob,
-            samples,
-            rows,
-            inputs,
-            actions,
-            state.stride(0),
-            *x.stride(),
-            *weight.stride(),
-            math.log(num_samples),
-            layer is not None,
-            std.dim() == 2,
-            first,
-            last,
-            precision,
-            **config,
-        )
+    start(
+        _mixture_log_prob_fwd_kernel,
+        triton.cdiv(rows, config["BLOCK_B"]),
+        x,
+        weight,
+        bias,
+        action,
+        std,
+        state,
+        log_prob,
+        samples,
+        rows,
+        inputs,
+        actions,
+        state.stride(0),
+        *x.stride(),
+        *weight.stride(),
+        math.log(num_samples),
+        layer is not None,
+        std.dim() == 2,
+        first,
+        last,
+        precision,
+        **config,
+    )
 
 
 def backward_tile(
@@ -109,32 +117,33 @@ def backward_tile(
     actions = action.shape[1]
     weight, bias = layer if layer is not None else (action, action)
     config = _backward_config(rows, actions, inputs if layer is not None else 0, precision)
-    with on_device(action):
-        _mixture_log_prob_bwd_kernel[(triton.cdiv(rows, config["BLOCK_B"]),)](
-            x,
-            weight,
-            bias,
-            action,
-            std,
-            log_prob,
-            d_log_prob,
-            d_means,
-            d_action,
-            d_std,
-            samples,
-            rows,
-            inputs,
-            actions,
-            *x.stride(),
-            *weight.stride(),
-            d_means.stride(0),
-            math.log(num_samples),
-            layer is not None,
-            std.dim() == 2,
-            first,
-            precision,
-            **config,
-        )
+    start(
+        _mixture_log_prob_bwd_kernel,
+        triton.cdiv(rows, config["BLOCK_B"]),
+        x,
+        weight,
+        bias,
+        action,
+        std,
+        log_prob,
+        d_log_prob,
+        d_means,
+        d_action,
+        d_std,
+        samples,
+        rows,
+        inputs,
+        actions,
+        *x.stride(),
+        *weight.stride(),
+        d_means.stride(0),
+        math.log(num_samples),
+        layer is not None,
+        std.dim() == 2,
+        first,
+        precision,
+        **config,
+    )
 
 
 def _backward_config(rows: int, actions: int, inputs: int, precision: str) -> Config:
@@ -146,8 +155,15 @@ def std_parts(rows: int, actions: int, inputs: int, precision: str) -> int:
     return triton.cdiv(rows, _backward_config(rows, actions, inputs, precision)["BLOCK_B"])
 
 
+def _near(means: Tensor) -> Tensor:
+    """`means` with the rows and columns of a block within 32-bit offsets of each other: a copy where they are not."""
+    _, row, column = means.stride()
+    return means if MOST_ROWS * row + means.shape[2] * column < 2**31 else means.contiguous()
+
+
 def forward(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
     """[B, A], [N, B, A], [A] | [B, A] → [B], float32."""
+    means = _near(means)
     log_prob = torch.empty(action.shape[0], dtype=torch.float32, device=action.device)
     if action.shape[0] > 0:
         state = log_prob[None]  # of one tile there is nothing to carry
@@ -161,6 +177,7 @@ def backward(
     d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """d_action [B, A], d_means [N, B, A] and d_std of the shape of std, each in its input's dtype."""
+    means = _near(means)
     d_action = torch.empty(action.shape, dtype=action.dtype, device=action.device)
     d_means = torch.empty(means.shape, dtype=means.dtype, device=means.device)
     rows, actions = action.shape
@@ -183,3 +200,15 @@ def backward(
         first=True,
     )
     return d_action, d_means, d_std if std.dim() == 2 else d_std.sum(0).to(std.dtype)
+
+
+def aot_cases() -> list[AotCase]:
+    """What the likelihood of a G1's 29 actions launches: 15 samples, a training minibatch and a rollout."""
+    found = []
+    for rows in (24576, 4096):
+        with recording() as launches, torch.device("meta"):
+            action, means, std = torch.empty(rows, 29), torch.empty(15, rows, 29), torch.empty(29)
+            log_prob = forward(action, means, std)
+            backward(log_prob, log_prob, action, means, std)
+        found += cases(launches, f"B={rows} N=15", "ieee", cost)
+    return found

@@ -6,7 +6,8 @@ import torch
 import triton
 from torch import Tensor
 
-from triton_kernels.launch import Config, on_device, row_bucket, tuned
+from triton_kernels.launch import Config, row_bucket, tuned
+from triton_kernels.record import start
 from triton_kernels.sampled_layers import NONE, LatentTile, block_size
 from triton_kernels.sampled_layers_backward import (
     _latent_linear_bwd_kernel,
@@ -27,7 +28,8 @@ def linear_bwd_config(entries: int, inputs: int, outputs: int, precision: str) -
     """Of `_sampled_linear_bwd_kernel`."""
     default = {"BLOCK_M": block_size(entries, 64), "BLOCK_I": block_size(inputs, 64), "BLOCK_O": 32}
     key = (inputs, outputs, precision, row_bucket(entries))
-    return tuned("sampled_linear_bwd_kernel", key, {**default, "num_warps": 4, "num_stages": 3})
+    stages = 2 if precision == "ieee" else 3
+    return tuned("sampled_linear_bwd_kernel", key, {**default, "num_warps": 8, "num_stages": stages})
 
 
 def linear_backward(
@@ -52,25 +54,26 @@ def linear_backward(
     samples, rows = (samples, entries // samples) if row_sum is not None else (1, entries)
     config = linear_bwd_config(rows, inputs, outputs, precision)
     grid = triton.cdiv(rows, config["BLOCK_M"]) * triton.cdiv(inputs, config["BLOCK_I"])
-    with on_device(d_x):
-        _sampled_linear_bwd_kernel[(grid,)](
-            d_out,
-            weight,
-            d_x if x is None else x,
-            d_x,
-            d_x if row_sum is None else row_sum,
-            samples,
-            rows,
-            inputs,
-            outputs,
-            *weight.stride(),
-            parameter,
-            activation if x is not None else NONE.value,
-            row_sum is not None,
-            first,
-            precision,
-            **config,
-        )
+    start(
+        _sampled_linear_bwd_kernel,
+        grid,
+        d_out,
+        weight,
+        d_x if x is None else x,
+        d_x,
+        d_x if row_sum is None else row_sum,
+        samples,
+        rows,
+        inputs,
+        outputs,
+        *weight.stride(),
+        parameter,
+        activation if x is not None else NONE.value,
+        row_sum is not None,
+        first,
+        precision,
+        **config,
+    )
 
 
 def weight_bwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
@@ -82,9 +85,14 @@ def weight_bwd_config(entries: int, inputs: int, outputs: int, precision: str) -
 
 def latent_weight_bwd_config(entries: int, columns: int, outputs: int, precision: str) -> Config:
     """Of `_latent_linear_bwd_weight_kernel`."""
-    default = {"BLOCK_M": 32, "BLOCK_O": block_size(outputs, 64), "BLOCK_Z": block_size(columns, 128)}
+    fma = precision == "ieee"
+    default = {
+        "BLOCK_M": 16 if fma else 32,
+        "BLOCK_O": block_size(outputs, 64),
+        "BLOCK_Z": block_size(columns, 64 if fma else 128),
+    }
     key = (columns, outputs, precision, row_bucket(entries))
-    return tuned("latent_linear_bwd_weight_kernel", key, {**default, "num_warps": 4, "num_stages": 2})
+    return tuned("latent_linear_bwd_weight_kernel", key, {**default, "num_warps": 8, "num_stages": 2})
 
 
 class WeightGradient:
@@ -115,69 +123,72 @@ class WeightGradient:
     def add(self, d_out: Tensor, x: Tensor) -> None:
         """d_out [M, O] contiguous, x [M, I] of any strides."""
         entries = d_out.shape[0]
-        with on_device(d_out):
-            _sampled_linear_bwd_weight_kernel[(self._blocks * self._parts.shape[0],)](
-                d_out,
-                x,
-                self._parts,
-                entries,
-                self._chunk(entries),
-                x.shape[1],
-                d_out.shape[1],
-                *x.stride(),
-                self._first,
-                self._precision,
-                **self._config,
-            )
+        start(
+            _sampled_linear_bwd_weight_kernel,
+            self._blocks * self._parts.shape[0],
+            d_out,
+            x,
+            self._parts,
+            entries,
+            self._chunk(entries),
+            x.shape[1],
+            d_out.shape[1],
+            *x.stride(),
+            self._first,
+            self._precision,
+            **self._config,
+        )
         self._first = False
 
     def add_latent(self, d_out: Tensor, tile: LatentTile) -> None:
         """d_out [n R, O] contiguous."""
         rows, columns = tile.mean.shape
-        with on_device(d_out):
-            _latent_linear_bwd_weight_kernel[(self._blocks * self._parts.shape[0],)](
-                d_out,
-                tile.mean,
-                tile.std,
-                tile.noise_pointer,
-                tile.seed,
-                self._parts,
-                tile.entries,
-                self._chunk(tile.entries),
-                rows,
-                columns,
-                d_out.shape[1],
-                *tile.noise_strides,
-                *tile.place,
-                tile.source,
-                self._first,
-                self._precision,
-                **self._config,
-            )
+        start(
+            _latent_linear_bwd_weight_kernel,
+            self._blocks * self._parts.shape[0],
+            d_out,
+            tile.mean,
+            tile.std,
+            tile.noise_pointer,
+            tile.seed,
+            self._parts,
+            tile.entries,
+            self._chunk(tile.entries),
+            rows,
+            columns,
+            d_out.shape[1],
+            *tile.noise_strides,
+            *tile.place,
+            tile.source,
+            self._first,
+            self._precision,
+            **self._config,
+        )
         self._first = False
 
     def finish(self, d_weight: Tensor, d_bias: Tensor | None = None) -> None:
         """Writes d_weight [O, I], of any strides, and d_bias [O]; a latent weight has none."""
         parts, outputs, width = self._parts.shape
-        with on_device(d_weight):
-            _sum_parts_kernel[(triton.cdiv(outputs * width, SUM_BLOCK),)](
-                self._parts,
-                d_weight,
-                d_weight if d_bias is None else d_bias,
-                parts,
-                outputs,
-                d_weight.shape[1],
-                width,
-                *d_weight.stride(),
-                BLOCK=SUM_BLOCK,
-            )
+        start(
+            _sum_parts_kernel,
+            triton.cdiv(outputs * width, SUM_BLOCK),
+            self._parts,
+            d_weight,
+            d_weight if d_bias is None else d_bias,
+            parts,
+            outputs,
+            d_weight.shape[1],
+            width,
+            *d_weight.stride(),
+            BLOCK=SUM_BLOCK,
+        )
 
 
 def latent_bwd_config(rows: int, columns: int, outputs: int, precision: str) -> Config:
     """Of `_latent_linear_bwd_kernel`."""
     default = {"BLOCK_M": block_size(rows, 64), "BLOCK_Z": block_size(columns, 64), "BLOCK_O": 32}
     key = (columns, outputs, precision, row_bucket(rows))
-    return tuned("latent_linear_bwd_kernel", key, {**default, "num_warps": 4, "num_stages": 2})
+    return tuned("latent_linear_bwd_kernel", key, {**default, "num_warps": 8, "num_stages": 2})
 
 
 def latent_backward(
@@ -195,27 +206,28 @@ def latent_backward(
     (rows, columns), outputs = tile.mean.shape, weight.shape[0]
     config = latent_bwd_config(rows, columns, outputs, precision)
     grid = triton.cdiv(rows, config["BLOCK_M"]) * triton.cdiv(columns, config["BLOCK_Z"])
-    with on_device(d_out):
-        _latent_linear_bwd_kernel[(grid,)](
-            d_out,
-            weight,
-            tile.std,
-            tile.noise_pointer,
-            tile.seed,
-            d_mean,
-            d_std,
-            d_mean if d_noise is None else d_noise,
-            tile.samples,
-            rows,
-            columns,
-            outputs,
-            *tile.noise_strides,
-            0 if d_noise is None else d_noise.stride(0),
-            *weight.stride(),
-            *tile.place,
-            tile.source,
-            d_noise is not None,
-            first,
-            precision,
-            **config,
-        )
+    start(
+        _latent_linear_bwd_kernel,
+        grid,
+        d_out,
+        weight,
+        tile.std,
+        tile.noise_pointer,
+        tile.seed,
+        d_mean,
+        d_std,
+        d_mean if d_noise is None else d_noise,
+        tile.samples,
+        rows,
+        columns,
+        outputs,
+        *tile.noise_strides,
+        0 if d_noise is None else d_noise.stride(0),
+        *weight.stride(),
+        *tile.place,
+        tile.source,
+        d_noise is not None,
+        first,
+        precision,
+        **config,
+    )

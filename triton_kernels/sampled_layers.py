@@ -5,6 +5,9 @@ z = mean + std ∘ noise while it multiplies (or reads the noise, where it was g
 the same for all samples of a row and comes in as one tensor. Gradients draw the same noise again. The columns of z go
 through the products in the order in which the counters give them (see `latent_noise.py`).
 
+Addresses: a program has a 64-bit base and 32-bit offsets from it; 64-bit offsets would take two registers an element.
+A tile's own tensors are small enough for 32 bits.
+
 Sums over entries that end in a weight's gradient go to partial sums, a fixed range of entries each, which a tile adds
 to and which `_sum_parts_kernel` adds up at the end: no order depends on the schedule.
 """
@@ -19,7 +22,8 @@ from torch import Tensor
 
 from triton_kernels.dot import dot
 from triton_kernels.latent_noise import ANTITHETIC, GIVEN, IID, latent_columns, noise_block
-from triton_kernels.launch import Config, on_device, row_bucket, tuned
+from triton_kernels.launch import Config, row_bucket, tuned
+from triton_kernels.record import start
 
 ELU = tl.constexpr(0)
 LEAKY_RELU = tl.constexpr(1)
@@ -136,16 +140,20 @@ def _sampled_linear_fwd_kernel(
     """out [M, O] = f(x Wᵀ + b)."""
     # Neighbours in the grid share rows: x is read once from DRAM, then from L2.
     out_blocks = tl.cdiv(outputs, BLOCK_O)
-    row = (tl.program_id(0) // out_blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    first = (tl.program_id(0) // out_blocks).to(tl.int64) * BLOCK_M
+    left = tl.minimum(rows - first, BLOCK_M).to(tl.int32)
+    row = tl.arange(0, BLOCK_M)
     out = (tl.program_id(0) % out_blocks) * BLOCK_O + tl.arange(0, BLOCK_O)
+    x_ptr += first * stride_row
+    out_ptr += first * outputs
     bias = tl.load(bias_ptr + out, out < outputs, 0.0).to(tl.float32)
     total = tl.zeros([BLOCK_M, BLOCK_O], tl.float32) + bias[None, :]
     for begin in range(0, inputs, BLOCK_I):
         column = begin + tl.arange(0, BLOCK_I)
-        x = _block(x_ptr, row, column, stride_row, stride_column, rows, inputs)
+        x = _block(x_ptr, row, column, stride_row, stride_column, left, inputs)
         weight = _block(weight_ptr, out, column, stride_out, stride_in, outputs, inputs)
         total = dot(x, tl.trans(weight), total, PRECISION)
-    inside = (row < rows)[:, None] & (out < outputs)[None, :]
+    inside = (row < left)[:, None] & (out < outputs)[None, :]
     tl.store(out_ptr + row[:, None] * outputs + out[None, :], _activate(total, parameter, ACTIVATION), inside)
 
 
@@ -211,7 +219,7 @@ def _latent_linear_fwd_kernel(
         total = dot(z, tl.trans(weight), total, PRECISION)
     inside = (entry < entries)[:, None] & (out < outputs)[None, :]
     total += tl.load(context_part_ptr + (entry % rows)[:, None] * outputs + out[None, :], inside, 0.0)
-    at = entry.to(tl.int64)[:, None] * outputs + out[None, :]
+    at = entry[:, None] * outputs + out[None, :]
     tl.store(out_ptr + at, _activate(total, parameter, ACTIVATION), inside)
 
 
@@ -269,9 +277,14 @@ def block_size(size: int, most: int) -> int:
 
 def linear_fwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
     """Of `_sampled_linear_fwd_kernel`."""
-    default = {"BLOCK_M": block_size(entries, 64), "BLOCK_O": block_size(outputs, 64), "BLOCK_I": 32}
+    fma = precision == "ieee"
+    default = {
+        "BLOCK_M": block_size(entries, 128),
+        "BLOCK_O": block_size(outputs, 64 if fma else 128),
+        "BLOCK_I": 16 if fma else 32,
+    }
     key = (inputs, outputs, precision, row_bucket(entries))
-    return tuned("sampled_linear_fwd_kernel", key, {**default, "num_warps": 4, "num_stages": 3})
+    return tuned("sampled_linear_fwd_kernel", key, {**default, "num_warps": 8, "num_stages": 3})
 
 
 def linear_forward(
@@ -281,29 +294,30 @@ def linear_forward(
     (entries, inputs), outputs = x.shape, weight.shape[0]
     config = linear_fwd_config(entries, inputs, outputs, precision)
     grid = triton.cdiv(entries, config["BLOCK_M"]) * triton.cdiv(outputs, config["BLOCK_O"])
-    with on_device(out):
-        _sampled_linear_fwd_kernel[(grid,)](
-            x,
-            weight,
-            bias,
-            out,
-            entries,
-            inputs,
-            outputs,
-            *x.stride(),
-            *weight.stride(),
-            parameter,
-            activation,
-            precision,
-            **config,
-        )
+    start(
+        _sampled_linear_fwd_kernel,
+        grid,
+        x,
+        weight,
+        bias,
+        out,
+        entries,
+        inputs,
+        outputs,
+        *x.stride(),
+        *weight.stride(),
+        parameter,
+        activation,
+        precision,
+        **config,
+    )
 
 
 def latent_fwd_config(entries: int, columns: int, outputs: int, precision: str) -> Config:
     """Of `_latent_linear_fwd_kernel`."""
-    default = {"BLOCK_M": block_size(entries, 64), "BLOCK_O": block_size(outputs, 128), "BLOCK_Z": 32}
+    default = {"BLOCK_M": block_size(entries, 64), "BLOCK_O": block_size(outputs, 128), "BLOCK_Z": 16}
     key = (columns, outputs, precision, row_bucket(entries))
-    return tuned("latent_linear_fwd_kernel", key, {**default, "num_warps": 4, "num_stages": 2})
+    return tuned("latent_linear_fwd_kernel", key, {**default, "num_warps": 8, "num_stages": 2})
 
 
 def latent_forward(
@@ -319,25 +333,26 @@ def latent_forward(
     (rows, columns), outputs = tile.mean.shape, weight.shape[0]
     config = latent_fwd_config(tile.entries, columns, outputs, precision)
     grid = triton.cdiv(tile.entries, config["BLOCK_M"]) * triton.cdiv(outputs, config["BLOCK_O"])
-    with on_device(out):
-        _latent_linear_fwd_kernel[(grid,)](
-            tile.mean,
-            tile.std,
-            tile.noise_pointer,
-            tile.seed,
-            weight,
-            context_part,
-            out,
-            tile.entries,
-            rows,
-            columns,
-            outputs,
-            *tile.noise_strides,
-            *weight.stride(),
-            *tile.place,
-            parameter,
-            activation,
-            tile.source,
-            precision,
-            **config,
-        )
+    start(
+        _latent_linear_fwd_kernel,
+        grid,
+        tile.mean,
+        tile.std,
+        tile.noise_pointer,
+        tile.seed,
+        weight,
+        context_part,
+        out,
+        tile.entries,
+        rows,
+        columns,
+        outputs,
+        *tile.noise_strides,
+        *weight.stride(),
+        *tile.place,
+        parameter,
+        activation,
+        tile.source,
+        precision,
+        **config,
+    )

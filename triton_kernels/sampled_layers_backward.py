@@ -7,15 +7,8 @@ import triton.language as tl
 
 from triton_kernels.dot import dot
 from triton_kernels.latent_noise import latent_columns, noise_block
+from triton_kernels.mixture_likelihood import add_to
 from triton_kernels.sampled_layers import NONE, _block, _latent_block, _through_activation
-
-
-@triton.jit
-def _add_to(at: tl.tensor, value: tl.tensor, inside: tl.tensor, FIRST: tl.constexpr) -> None:
-    """*at += value, or = for the first tile, which finds nothing there."""
-    if not FIRST:
-        value += tl.load(at, inside, 0.0)
-    tl.store(at, value, inside)
 
 
 @triton.jit(do_not_specialize=["samples", "rows"])
@@ -42,16 +35,22 @@ def _sampled_linear_bwd_kernel(
 ) -> None:
     """d_x [n, R, I] = (d_out W) ∘ f′, x = f(…) the layer's input; ROW_SUM: row_sum [R, I] += Σ over samples."""
     in_blocks = tl.cdiv(inputs, BLOCK_I)
-    row = (tl.program_id(0) // in_blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    first = (tl.program_id(0) // in_blocks).to(tl.int64) * BLOCK_M
+    left = tl.minimum(rows - first, BLOCK_M).to(tl.int32)
+    row = tl.arange(0, BLOCK_M)
     column = (tl.program_id(0) % in_blocks) * BLOCK_I + tl.arange(0, BLOCK_I)
-    inside = (row < rows)[:, None] & (column < inputs)[None, :]
+    d_out_ptr += first * outputs
+    x_ptr += first * inputs
+    d_x_ptr += first * inputs
+    row_sum_ptr += first * inputs
+    inside = (row < left)[:, None] & (column < inputs)[None, :]
     at = row[:, None] * inputs + column[None, :]
     row_sum = tl.zeros([BLOCK_M, BLOCK_I], tl.float32)
     for _ in range(samples):
         d_x = tl.zeros([BLOCK_M, BLOCK_I], tl.float32)
         for begin in range(0, outputs, BLOCK_O):
             out = begin + tl.arange(0, BLOCK_O)
-            d_out = _block(d_out_ptr, row, out, outputs, 1, rows, outputs)
+            d_out = _block(d_out_ptr, row, out, outputs, 1, left, outputs)
             weight = _block(weight_ptr, out, column, stride_out, stride_in, outputs, inputs)
             d_x = dot(d_out, weight, d_x, PRECISION)
         if ACTIVATION != NONE:
@@ -63,7 +62,7 @@ def _sampled_linear_bwd_kernel(
         x_ptr += rows.to(tl.int64) * inputs
         d_x_ptr += rows.to(tl.int64) * inputs
     if ROW_SUM:
-        _add_to(row_sum_ptr + at, row_sum, inside, FIRST)
+        add_to(row_sum_ptr + at, row_sum, inside, FIRST)
 
 
 @triton.jit(do_not_specialize=["entries", "chunk"])
@@ -93,17 +92,21 @@ def _sampled_linear_bwd_weight_kernel(
     total = tl.zeros([BLOCK_O, BLOCK_I], tl.float32)
     bias = tl.zeros([BLOCK_O], tl.float32)
     first = part.to(tl.int64) * chunk
-    last = tl.minimum(first + chunk, entries)
-    for begin in range(first, last, BLOCK_M):
-        row = begin + tl.arange(0, BLOCK_M)
-        d_out = _block(d_out_ptr, row, out, outputs, 1, last, outputs)
-        x = _block(x_ptr, row, column, stride_row, stride_column, last, inputs)
+    count = tl.minimum(entries - first, chunk).to(tl.int32)
+    d_out_ptr += first * outputs
+    x_ptr += first * stride_row
+    row = tl.arange(0, BLOCK_M)
+    for begin in range(0, count, BLOCK_M):
+        d_out = _block(d_out_ptr, row, out, outputs, 1, count - begin, outputs)
+        x = _block(x_ptr, row, column, stride_row, stride_column, count - begin, inputs)
         total = dot(tl.trans(d_out), x, total, PRECISION)
         bias += tl.sum(d_out, 0)
-    line = parts_ptr + (part.to(tl.int64) * outputs + out) * (inputs + 1)
+        d_out_ptr += BLOCK_M * outputs
+        x_ptr += BLOCK_M * stride_row
+    line = parts_ptr + part.to(tl.int64) * outputs * (inputs + 1) + out * (inputs + 1)
     inside = (out < outputs)[:, None] & (column < inputs)[None, :]
-    _add_to(line[:, None] + column[None, :], total, inside, FIRST)
-    _add_to(line + inputs, bias, (out < outputs) & (block % in_blocks == 0), FIRST)
+    add_to(line[:, None] + column[None, :], total, inside, FIRST)
+    add_to(line + inputs, bias, (out < outputs) & (block % in_blocks == 0), FIRST)
 
 
 @triton.jit(do_not_specialize=["entries", "chunk", "rows", "first_sample", "first_row", "half"])
@@ -146,7 +149,7 @@ def _latent_linear_bwd_weight_kernel(
     last = tl.minimum(first + chunk, entries)
     for begin in range(first, last, BLOCK_M):
         entry = begin + tl.arange(0, BLOCK_M)
-        d_out = _block(d_out_ptr, entry.to(tl.int64), out, outputs, 1, last, outputs)
+        d_out = _block(d_out_ptr, entry, out, outputs, 1, last, outputs)
         z = _latent_block(
             mean_ptr,
             std_ptr,
@@ -170,8 +173,8 @@ def _latent_linear_bwd_weight_kernel(
         )
         total = dot(tl.trans(d_out), z, total, PRECISION)
     inside = (out < outputs)[:, None] & (column < columns)[None, :]
-    at = parts_ptr + (part.to(tl.int64) * outputs + out[:, None]) * columns + column[None, :]
-    _add_to(at, total, inside, FIRST)
+    at = parts_ptr + part.to(tl.int64) * outputs * columns + (out[:, None] * columns + column[None, :])
+    add_to(at, total, inside, FIRST)
 
 
 @triton.jit(do_not_specialize=["samples", "rows", "first_sample", "first_row", "half"])
@@ -219,7 +222,7 @@ def _latent_linear_bwd_kernel(
         d_latent = tl.zeros([BLOCK_M, BLOCK_Z], tl.float32)
         for begin in range(0, outputs, BLOCK_O):
             out = begin + tl.arange(0, BLOCK_O)
-            d_out = _block(d_out_ptr, row.to(tl.int64), out, outputs, 1, rows, outputs)
+            d_out = _block(d_out_ptr, row, out, outputs, 1, rows, outputs)
             weight = _block(weight_ptr, out, column, stride_out, stride_in, outputs, columns)
             d_latent = dot(d_out, weight, d_latent, PRECISION)
         noise = noise_block(
@@ -247,8 +250,8 @@ def _latent_linear_bwd_kernel(
             tl.store(d_noise_ptr + at, d_latent * std, inside)
             d_noise_ptr += stride_d_noise
         d_out_ptr += rows.to(tl.int64) * outputs
-    _add_to(d_mean_ptr + at, d_mean, inside, FIRST)
-    _add_to(d_std_ptr + at, d_std, inside, FIRST)
+    add_to(d_mean_ptr + at, d_mean, inside, FIRST)
+    add_to(d_std_ptr + at, d_std, inside, FIRST)
 
 
 @triton.jit(do_not_specialize=["parts"])
