@@ -15,6 +15,8 @@ CONFIG: launch.Config = {"BLOCK": 512, "num_warps": 4, "num_stages": 1}
 INTERPRETER_CONFIG: launch.Config = {**CONFIG, "BLOCK": 16384}  # there every step costs the same, however long
 ACTIVATION_NAMES = ("elu", "leaky_relu")
 """By the number that stands for an activation here and in `moments_math`."""
+OPERATIONS = {"elu": 330, "leaky_relu": 140}
+"""Floating-point operations an element, about, divisions and square roots at eight each."""
 
 
 @triton.jit
@@ -107,3 +109,32 @@ def backward(
                 **config,
             )
     return d_mean, d_var
+
+
+def aot_cases() -> list[launch.AotCase]:
+    """The activations of the actor's widest layer, B = 24,576 by 512, as a launch of its own."""
+    size, found = 24576 * 512, []
+    for kernel, tensors in (
+        (_activation_moments_fwd_kernel, ("mean", "var", "out_mean", "out_var")),
+        (_activation_moments_bwd_kernel, ("d_out_mean", "d_out_var", "mean", "var", "d_mean", "d_var")),
+    ):
+        for kind, name in enumerate(ACTIVATION_NAMES):
+            config = launch.tuned(kernel.__name__.lstrip("_"), (name,), _default())
+            found.append(
+                launch.AotCase(
+                    kernel=kernel.__name__.lstrip("_"),
+                    function=kernel,
+                    signature={**{f"{tensor}_ptr": "*fp32" for tensor in tensors}, "size": "i32", "parameter": "fp32"},
+                    constexprs={"ACTIVATION": kind, "BLOCK": config["BLOCK"]},
+                    config=config,
+                    shape=f"{name} size={size}",
+                    bytes_moved=4 * len(tensors) * size,
+                    compulsory_bytes=4 * len(tensors) * size,
+                    flops=OPERATIONS[name] * size,
+                    tensor_core=False,
+                    default=True,
+                    grid=triton.cdiv(size, config["BLOCK"]),
+                    divisible_by_16=("size",),
+                )
+            )
+    return found

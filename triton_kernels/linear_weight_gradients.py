@@ -257,6 +257,11 @@ def split_count(rows: int, tiles: int, block_rows: int) -> int:
     return next(splits for splits, value in enumerate(time, 1) if value <= 1.05 * min(time))
 
 
+def rows_a_split(rows: int, tiles: int, block_rows: int) -> int:
+    """Rows in each part of the batch but the last: whole blocks."""
+    return triton.cdiv(triton.cdiv(rows, block_rows), split_count(rows, tiles, block_rows)) * block_rows
+
+
 def weight_gradients(
     inputs: Sequence[Moments],
     gradients: Sequence[Moments],
@@ -294,9 +299,8 @@ def _launch(
     widths = (mean.shape[1], *(weight.shape[0] for weight in weights))
     config = weight_config(rows, widths, precision)
     tiles = tile_count(widths, deterministic, config)
-    block_rows = config["BLOCK_ROWS"]
-    rows_a_split = triton.cdiv(triton.cdiv(rows, block_rows), split_count(rows, tiles, block_rows)) * block_rows
-    splits = triton.cdiv(rows, rows_a_split)
+    part = rows_a_split(rows, tiles, config["BLOCK_ROWS"])
+    splits = triton.cdiv(rows, part)
     parameters = sum(weight.numel() + weight.shape[0] for weight in weights)
     partial = torch.empty((splits, parameters), dtype=torch.float32, device=mean.device)
     if tiles > 0:
@@ -310,7 +314,7 @@ def _launch(
             tuple(weights),
             partial,
             rows,
-            rows_a_split,
+            part,
             tiles,
             parameters,
             deterministic,

@@ -16,7 +16,8 @@ from triton_kernels.moments_math import activation_moments
 
 @triton.jit
 def tile(ptr: tl.tensor, row: tl.tensor, stride: tl.tensor, column: tl.tensor, inside: tl.tensor) -> tl.tensor:
-    """[R, C] from a matrix with contiguous rows, as float32, 0 outside; row offsets are 64-bit."""
+    """[R, C] from a matrix with contiguous rows, as float32, 0 outside; row offsets must be 64-bit."""
+    tl.static_assert(row.dtype == tl.int64)
     return tl.load(ptr + row[:, None] * stride + column[None, :], mask=inside, other=0.0).to(tl.float32)
 
 
@@ -68,6 +69,7 @@ def store_tile(
     ptr: tl.tensor, row: tl.tensor, stride: tl.tensor, column: tl.tensor, value: tl.tensor, inside: tl.tensor
 ) -> None:
     """The opposite of `tile`."""
+    tl.static_assert(row.dtype == tl.int64)
     tl.store(ptr + row[:, None] * stride + column[None, :], value, mask=inside)
 
 
