@@ -210,11 +210,11 @@ def chunk_rows(height: int, width: int) -> int:
 def default_config(
     rows: int, columns: int, precision: str, names: tuple[str, str], most_columns: int = 128
 ) -> launch.Config:
-    """Tiles of products [rows, columns]: wgmma takes 64 rows; plain multiply-adds want smaller tiles.
+    """Tiles of products [rows, columns]: wgmma takes 64 rows; plain multiply-adds and tf32x3 want smaller tiles.
 
     `names` are those of the block of columns and of the block that is summed over.
     """
-    width = block_of(columns, 64 if precision == "ieee" else most_columns)
+    width = block_of(columns, 64 if precision in ("ieee", "tf32x3") else most_columns)
     height = block_of(rows, 64)
     return {
         "BLOCK_ROWS": height,

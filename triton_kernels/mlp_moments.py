@@ -136,11 +136,11 @@ def fits_one_launch(rows: int, widths: Sequence[int], activate_last: bool) -> bo
 
 def one_launch_config(rows: int, widths: Sequence[int], precision: str) -> launch.Config:
     """What the forward in one launch is launched with."""
-    width = block_of(max(widths[1:]), 64 if precision == "ieee" else 128)
+    width = block_of(max(widths[1:]), 64)
     default = {
         "BLOCK_ROWS": 32,
         "BLOCK_OUT": width,
-        "BLOCK_IN": 16 if precision == "ieee" else 32,
+        "BLOCK_IN": 32 if precision in ("tf32", "bf16") else 16,
         "CHUNK_ROWS": chunk_rows(32, width),
         "num_warps": 8,
         "num_stages": 3,
