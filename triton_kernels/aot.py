@@ -147,7 +147,12 @@ def _compile_by_index(modules: tuple[str, ...], arch: str, index: int) -> Record
 
 
 def run(
-    modules: Sequence[str], arch: str, kernel: str | None = None, only_defaults: bool = False, quiet: bool = False
+    modules: Sequence[str],
+    arch: str,
+    kernel: str | None = None,
+    precisions: Sequence[str] | None = None,
+    only_defaults: bool = False,
+    quiet: bool = False,
 ) -> list[Record]:
     """Compiles the cases of `modules` for `arch`, two at a time, and prints each as it comes.
 
@@ -155,6 +160,7 @@ def run(
         modules: Importable names with `aot_cases`.
         arch: One of `ARCHITECTURES`.
         kernel: Only kernels whose name contains this.
+        precisions: Only these of the dots.
         only_defaults: Only what a user gets without asking.
         quiet: Print nothing.
     """
@@ -163,7 +169,9 @@ def run(
     chosen = [
         index
         for index, case in enumerate(cases)
-        if (kernel is None or kernel in case.kernel) and (case.default or not only_defaults)
+        if (kernel is None or kernel in case.kernel)
+        and (precisions is None or case.precision in precisions)
+        and (case.default or not only_defaults)
     ]
     records: list[Record] = []
     if not quiet:
@@ -243,6 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", choices=(*ARCHITECTURES, "all"), default="sm_90", help="compile for (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="save the records, one a configuration")
     parser.add_argument("--kernel", metavar="NAME", help="only kernels whose name contains this")
+    parser.add_argument("--precision", action="append", metavar="NAME", help="only these dots; may be repeated")
     parser.add_argument("--only-defaults", action="store_true", help="only what is launched without asking")
     parser.add_argument("--roofline", action="store_true", help="the least time on an H100; compiles nothing")
     options = parser.parse_args(arguments)
@@ -259,11 +268,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     modules = kernel_modules()
     records: list[Record] = []
     for arch in ARCHITECTURES if options.arch == "all" else (options.arch,):
-        records += run(modules, arch, options.kernel, options.only_defaults)
+        records += run(modules, arch, options.kernel, options.precision, options.only_defaults)
     if options.json is not None:
         options.json.write_text(json.dumps(records, indent=1) + "\n")
     if not records:
-        print(f"{parser.prog}: no kernel matches {options.kernel!r}", file=sys.stderr)
+        print(f"{parser.prog}: nothing matches --kernel and --precision", file=sys.stderr)
         return 2
     return report(records)
 

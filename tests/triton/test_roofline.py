@@ -59,6 +59,8 @@ def test_layer_by_layer_traffic_by_hand():
     first_backward = 2 * 2 + 2 * 2 + (3 + 1) + 6 + (3 + 1) + 6 + 2
     expected = 4 * (first_forward + last_forward + last_backward + first_backward)
     assert roofline.layer_by_layer_bytes(1, (3, 2, 1), 1) == expected
+    never_stored = roofline.layer_by_layer_bytes(1, (3, 2, 1), 1, activations_stored=False)
+    assert never_stored == expected - 4 * 2 * 2
 
 
 def test_bars_fail_when_they_should():
