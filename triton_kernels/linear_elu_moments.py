@@ -214,12 +214,12 @@ def default_config(
 
     `names` are those of the block of columns and of the block that is summed over.
     """
-    width = block_of(columns, 64 if precision in ("ieee", "tf32x3") else most_columns)
+    width = block_of(columns, most_columns if precision in ("tf32", "bf16") else 64)
     height = block_of(rows, 64)
     return {
         "BLOCK_ROWS": height,
         names[0]: width,
-        names[1]: 16 if precision == "ieee" else 32,
+        names[1]: 32 if precision in ("tf32", "bf16") else 16,
         "CHUNK_ROWS": chunk_rows(height, width),
         "num_warps": 8,
         "num_stages": 3,

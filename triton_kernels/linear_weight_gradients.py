@@ -232,7 +232,7 @@ def weight_config(rows: int, widths: Sequence[int], precision: str) -> launch.Co
     default = {
         "BLOCK_OUT": 64,
         "BLOCK_IN": 64,
-        "BLOCK_ROWS": 16 if precision == "ieee" else 32,
+        "BLOCK_ROWS": 32 if precision in ("tf32", "bf16") else 16,
         "num_warps": 8,
         "num_stages": 3,
     }
