@@ -15,13 +15,10 @@ from triton_kernels.launch import AotCase, Config, row_bucket, tuned
 from triton_kernels.likelihood_costs import cost
 from triton_kernels.mixture_likelihood import _mixture_log_prob_bwd_kernel, _mixture_log_prob_fwd_kernel
 from triton_kernels.record import cases, recording, start
+from triton_kernels.sampled_layers import near
 
 Layer = tuple[Tensor, Tensor]
 """weight [A, I] and bias [A]."""
-
-
-MOST_ROWS = 1024
-"""Of a block."""
 
 
 def block_config(kernel: str, rows: int, actions: int, inputs: int, precision: str) -> Config:
@@ -155,15 +152,9 @@ def std_parts(rows: int, actions: int, inputs: int, precision: str) -> int:
     return triton.cdiv(rows, _backward_config(rows, actions, inputs, precision)["BLOCK_B"])
 
 
-def _near(means: Tensor) -> Tensor:
-    """`means` with the rows and columns of a block within 32-bit offsets of each other: a copy where they are not."""
-    _, row, column = means.stride()
-    return means if MOST_ROWS * row + means.shape[2] * column < 2**31 else means.contiguous()
-
-
 def forward(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
     """[B, A], [N, B, A], [A] | [B, A] → [B], float32."""
-    means = _near(means)
+    means = near(means)
     log_prob = torch.empty(action.shape[0], dtype=torch.float32, device=action.device)
     if action.shape[0] > 0:
         state = log_prob[None]  # of one tile there is nothing to carry
@@ -177,7 +168,7 @@ def backward(
     d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """d_action [B, A], d_means [N, B, A] and d_std of the shape of std, each in its input's dtype."""
-    means = _near(means)
+    means = near(means)
     d_action = torch.empty(action.shape, dtype=action.dtype, device=action.device)
     d_means = torch.empty(means.shape, dtype=means.dtype, device=means.device)
     rows, actions = action.shape

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from triton_kernels.launch import Config, row_bucket, tuned
 from triton_kernels.record import start
-from triton_kernels.sampled_layers import NONE, LatentTile, block_size
+from triton_kernels.sampled_layers import NONE, LatentTile, block_size, near
 from triton_kernels.sampled_layers_backward import (
     _latent_linear_bwd_kernel,
     _latent_linear_bwd_weight_kernel,
@@ -122,6 +122,7 @@ class WeightGradient:
 
     def add(self, d_out: Tensor, x: Tensor) -> None:
         """d_out [M, O] contiguous, x [M, I] of any strides."""
+        x = near(x)
         entries = d_out.shape[0]
         start(
             _sampled_linear_bwd_weight_kernel,

@@ -30,6 +30,9 @@ LEAKY_RELU = tl.constexpr(1)
 NONE = tl.constexpr(2)
 """Activations by number; ReLU is LeakyReLU with slope 0."""
 
+MOST_ROWS = 1024
+"""Of a block in any configuration."""
+
 
 @triton.jit
 def _activate(x: tl.tensor, parameter: tl.tensor, ACTIVATION: tl.constexpr) -> tl.tensor:
@@ -270,6 +273,12 @@ class LatentTile:
         return self.first_sample, self.first_row, self.half
 
 
+def near(x: Tensor) -> Tensor:
+    """x [.., R, C] with the places of a block within 32-bit offsets of each other: a copy where they are not."""
+    row, column = x.stride()[-2:]
+    return x if MOST_ROWS * row + x.shape[-1] * column < 2**31 else x.contiguous()
+
+
 def block_size(size: int, most: int) -> int:
     """The power of two at or above `size`, within [16, most]."""
     return min(max(triton.next_power_of_2(size), 16), most)
@@ -291,6 +300,7 @@ def linear_forward(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, activation: int, parameter: float, precision: str
 ) -> None:
     """out [M, O] = f(x Wᵀ + b): x [M, I] and weight [O, I] of any strides, out contiguous."""
+    x = near(x)
     (entries, inputs), outputs = x.shape, weight.shape[0]
     config = linear_fwd_config(entries, inputs, outputs, precision)
     grid = triton.cdiv(entries, config["BLOCK_M"]) * triton.cdiv(outputs, config["BLOCK_O"])
