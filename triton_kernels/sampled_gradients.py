@@ -26,10 +26,11 @@ SUM_BLOCK = 256
 
 def linear_bwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
     """Of `_sampled_linear_bwd_kernel`."""
-    default = {"BLOCK_M": block_size(entries, 64), "BLOCK_I": block_size(inputs, 64), "BLOCK_O": 32}
+    fma = precision == "ieee"
+    default = {"BLOCK_M": block_size(entries, 32 if fma else 64), "BLOCK_I": block_size(inputs, 64), "BLOCK_O": 32}
+    warps, stages = (4, 2) if fma else (8, 3)
     key = (inputs, outputs, precision, row_bucket(entries))
-    stages = 2 if precision == "ieee" else 3
-    return tuned("sampled_linear_bwd_kernel", key, {**default, "num_warps": 8, "num_stages": stages})
+    return tuned("sampled_linear_bwd_kernel", key, {**default, "num_warps": warps, "num_stages": stages})
 
 
 def linear_backward(
