@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import pytest
 import torch
 
-from triton_kernels import launch
+from triton_kernels import aot, launch
 
 DEFAULT = {"BLOCK_M": 64, "num_warps": 4, "num_stages": 2}
 
@@ -154,3 +155,16 @@ print("quiet")
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.stdout.strip() == "quiet", done.stderr
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_every_shipped_entry_is_asked_for(arch):
+    """An entry that no launch of the actor asks for is one that a changed key left behind."""
+    shipped = json.loads(launch.SHIPPED_TABLE.read_text())[arch]
+    with launch.target_arch(arch), launch.recorded() as asked:
+        for name in aot.kernel_modules():
+            importlib.import_module(name).aot_cases()
+    assert shipped
+    assert set(shipped) <= set(asked)
+    for name, config in shipped.items():
+        assert set(config) <= set(asked[name]), name
