@@ -101,6 +101,8 @@ def _compiled_facts(case: AotCase, arch: str) -> Record:
     registers, spill_bytes = resource_usage(compiled.asm["cubin"])
     shared_bytes, num_warps = compiled.metadata.shared, compiled.metadata.num_warps
     return {
+        # A launch that leaves warps or stages out gets triton's own: the record says which.
+        "config": {**case.config, "num_warps": num_warps, "num_stages": compiled.metadata.num_stages},
         "registers": registers,
         "spill_bytes": spill_bytes,
         "shared_bytes": shared_bytes,

@@ -125,6 +125,7 @@ if __name__ == "__main__":
         assert record.keys() >= FIELDS
         assert record["spill_bytes"] == 0
         assert record["fits"] is True
+        assert record["config"].keys() >= {"num_warps", "num_stages"}
         assert (record["wgmma"] or record["mma"]) == record["tensor_core"], record
 
 
@@ -157,8 +158,6 @@ def test_cases_of_the_package_are_honest():
         assert case.flops > 0
         assert case.grid > 0
         assert set(case.signature) | set(case.constexprs) == set(case.function.arg_names), case.kernel
-        for name in ("num_warps", "num_stages"):
-            assert name in case.config, case
     assert {case.precision for case in cases} >= {"ieee", "tf32"}
 
 
