@@ -22,9 +22,9 @@ def small_actor(monkeypatch):
     monkeypatch.setattr(device, "moment_inputs", inputs)
 
 
-def test_every_precision_is_compared_and_timed(small_actor):
-    rows = device.measure(5, repeats=2, compile=False, device="cpu", verify_rows=5)
-    assert [row.name for row in rows] == ["eager torch", *(f"ours, {name}" for name in paper.PAPER_PRECISIONS)]
+def test_a_precision_is_compared_then_timed(small_actor):
+    rows = device.measure(5, repeats=1, compile=False, precisions=("ieee", "bf16"), device="cpu", verify_rows=5)
+    assert [row.name for row in rows] == ["eager torch", "ours, ieee", "ours, bf16"]
     for row in rows:
         assert row.skipped is None, row
         assert 0 < row.best_ms <= row.median_ms
