@@ -41,6 +41,13 @@ def test_help_lists_every_command_without_importing_torch():
         assert command.summary in done.stdout
 
 
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m trainer.cli train --help | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] in ("0", "141")
+
+
 def test_version():
     done = p3("--version")
     assert (done.returncode, done.stdout) == (0, f"p3kernels {p3kernels.__version__}\n")

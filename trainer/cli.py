@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,6 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"p3 {name}: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
+        return 128 + signal.SIGPIPE
 
 
 if __name__ == "__main__":
