@@ -18,6 +18,7 @@ from torch import Tensor
 
 from trainer.engines.mujoco import MujocoEngine
 from trainer.tasks.curriculum import Curriculum
+from trainer.tasks.interface import ACTION_CLIP
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.state import Episode
 from trainer.tasks.terrains import Terrain, make_terrain
@@ -55,6 +56,8 @@ class LocomotionEnv(VecEnv):
         seed: Of everything random here: noise, commands, pushes, dynamics, terrains.
         num_threads: Simulator threads; None for one a core.
         level: Fixes the terrain level instead of the curriculum, for evaluation.
+        auto_reset: Begin a new episode where one ends. Without it every random number is drawn at the same step
+            whatever the policy does, so that policies can be compared on the same ones.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class LocomotionEnv(VecEnv):
         seed: int = 0,
         num_threads: int | None = None,
         level: int | None = None,
+        auto_reset: bool = True,
     ) -> None:
         config = task.config
         if level is not None and not 0 <= level < config.num_levels:
@@ -74,7 +78,7 @@ class LocomotionEnv(VecEnv):
         self.device = "cpu"
         self.cfg: dict[str, Any] = {"task": config.name, "num_envs": num_envs, "seed": seed}
         self.generator = torch.Generator().manual_seed(seed)
-        self._fixed_level = level
+        self._fixed_level, self._auto_reset = level, auto_reset
         self._tiles = make_tiles(task, seed)
         self.engine = MujocoEngine(
             config.robot, self._tiles, num_envs, control_dt=config.control_dt, num_threads=num_threads
@@ -114,7 +118,7 @@ class LocomotionEnv(VecEnv):
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""
         task, episode = self.task, self.episode
-        actions = actions.detach().clamp(-10.0, 10.0)
+        actions = actions.detach().clamp(-ACTION_CLIP, ACTION_CLIP)
         episode.last_action, episode.action = episode.action, actions
         episode.joint_vel_before = self.state.joint_vel
         self._push()
@@ -142,6 +146,7 @@ class LocomotionEnv(VecEnv):
         extras: dict[str, Any] = {
             "time_outs": timed_out,
             "final_observations": final,
+            "traversed": traversed,
             "broken": broken,
             "why_broken": why,
             "log": dict(zip(self._term_names, terms.mean(1).tolist(), strict=True)),
@@ -157,7 +162,8 @@ class LocomotionEnv(VecEnv):
                 "fell": terminated[ended].float(),
                 "traversed": traversed[ended].float(),
             }
-            self._reset(ended, traversed[ended], terminated[ended])
+            if self._auto_reset:
+                self._reset(ended, traversed[ended], terminated[ended])
         return self._observations, reward, done, extras
 
     def _advance(self) -> None:
@@ -218,13 +224,37 @@ class LocomotionEnv(VecEnv):
         if self.curriculum is not None and self._fixed_level is None:
             lagged = self._distance()[ended] < 0.5 * self.episode.commanded_distance[ended]
             self.curriculum.update(ended, traversed, fell | lagged)
-        self.state.assign(ended, vars(self.engine.reset(ended, *self._draw_start(ended))))
-        self._begin(ended)
-        fresh = self.task.observe(self.state.select(ended), self.episode.select(ended), self.generator)
+        self._start(ended)
+
+    def restart(self, *, level: int | None = None, terrain: str | None = None) -> TensorDict:
+        """Begins a new episode everywhere, at this level and on this terrain from now on where they are given.
+
+        Raises:
+            ValueError: The task has no such level or terrain.
+        """
+        config = self.task.config
+        if terrain is not None and terrain not in config.terrains:
+            known = f"expected one of {', '.join(config.terrains)}" if config.terrains else f"{config.name} has none"
+            raise ValueError(f"terrain: {known}, got {terrain!r}")
+        if level is not None and not (config.terrains and 0 <= level < config.num_levels):
+            known = f"expected 0 to {config.num_levels - 1}" if config.terrains else f"{config.name} has none"
+            raise ValueError(f"level: {known}, got {level}")
+        if level is not None:
+            self._fixed_level = level
+        if terrain is not None and self.curriculum is not None:
+            self.curriculum.terrain_type[:] = config.terrains.index(terrain)
+        self._start(torch.arange(self.num_envs))
+        return self._observations
+
+    def _start(self, env_ids: Tensor) -> None:
+        """New episodes for env_ids [K], and their first observations."""
+        self.state.assign(env_ids, vars(self.engine.reset(env_ids, *self._draw_start(env_ids))))
+        self._begin(env_ids)
+        fresh = self.task.observe(self.state.select(env_ids), self.episode.select(env_ids), self.generator)
         # The observations before the reset belong to `extras`: the new rows go into a copy.
         self._observations = self._observations.clone()
         for name, value in fresh.items():
-            self._observations[name][ended] = value
+            self._observations[name][env_ids] = value
 
     def _draw_start(self, env_ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Tile, root position, yaw, joint positions and dynamics of new episodes."""

@@ -237,6 +237,7 @@ class Runner:
         content = {
             "task": self.config.task,
             "method": self.config.method,
+            "contract": self.env.task.contract.to_dict(),
             "algorithm": self.algorithm.save(),
             "environment": self.env.state_dict(),
             "torch_rng": torch.get_rng_state(),

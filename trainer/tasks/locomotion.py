@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from trainer.contract import Contract
+from trainer.tasks.interface import contract_of
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
 from trainer.tasks.rewards import TERMS, RewardContext
 from trainer.tasks.robots import RobotSpec, by_pattern
@@ -96,6 +98,11 @@ class LocomotionTask:
         width = {"ang_vel": noise.ang_vel, "gravity": noise.gravity, "joint_pos": noise.joint_pos}
         width["joint_vel"] = noise.joint_vel
         self._noise = torch.cat([torch.full((n,), width.get(k, 0.0)) for k, n in self.proprio_layout.items()])
+
+    @property
+    def contract(self) -> Contract:
+        """What a policy trained on this task assumes."""
+        return contract_of(self.config)
 
     @property
     def num_actions(self) -> int:
