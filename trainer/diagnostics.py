@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from p3kernels import MomentMatching, MonteCarlo
 from p3kernels.diagnostics import data_efficiency
-from p3kernels.diagnostics.data_efficiency import Estimator
+from p3kernels.diagnostics.inputs import Estimator
 
 ACTIVE_VAR = 0.01
 """A latent whose mean varies less over the observations tells them apart no better than its prior."""

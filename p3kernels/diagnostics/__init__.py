@@ -1,5 +1,42 @@
-"""What an estimator does to a policy, in numbers."""
+"""What an estimator does to a policy, in numbers: one diagnostic a file; `plots` draws them."""
 
+from p3kernels.diagnostics.correlation import Correlation, correlation
 from p3kernels.diagnostics.data_efficiency import DataEfficiency, data_efficiency
+from p3kernels.diagnostics.gaussianity import Gaussianity, gaussianity
+from p3kernels.diagnostics.gradient_noise import GradientNoise, gradient_noise, noise_law, ratio_variance
+from p3kernels.diagnostics.inputs import LatentPolicy
+from p3kernels.diagnostics.kl_scan import Estimate, KlPoint, KlScan, gaussian_kl, kl_scan
+from p3kernels.diagnostics.linearity import Linearity, linearity
+from p3kernels.diagnostics.noise_scaling import NoiseScaling, PowerLaw, noise_scaling
+from p3kernels.diagnostics.samples import SampledMoments, actor_jacobian, sampled_moments
+from p3kernels.diagnostics.variance_gap import PropagatedMoments, VarianceGap, variance_gap
 
-__all__ = ["DataEfficiency", "data_efficiency"]
+__all__ = [
+    "Correlation",
+    "DataEfficiency",
+    "Estimate",
+    "Gaussianity",
+    "GradientNoise",
+    "KlPoint",
+    "KlScan",
+    "LatentPolicy",
+    "Linearity",
+    "NoiseScaling",
+    "PowerLaw",
+    "PropagatedMoments",
+    "SampledMoments",
+    "VarianceGap",
+    "actor_jacobian",
+    "correlation",
+    "data_efficiency",
+    "gaussian_kl",
+    "gaussianity",
+    "gradient_noise",
+    "kl_scan",
+    "linearity",
+    "noise_law",
+    "noise_scaling",
+    "ratio_variance",
+    "sampled_moments",
+    "variance_gap",
+]

@@ -1,0 +1,132 @@
+"""What the diagnostics look at, checked once: a policy with a latent, and the estimators of its likelihood."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from p3kernels import checks
+from p3kernels.nn import mlp_layers
+
+
+class Policy(Protocol):
+    """What `Estimator.policy` returns, as far as it is needed here."""
+
+    @property
+    def mean(self) -> Tensor:
+        """[B, A]."""
+
+    @property
+    def stddev(self) -> Tensor:
+        """[B, A]: of the action, exploration included."""
+
+    def sample(self) -> Tensor:
+        """An action [B, A]."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] of action [B, A]."""
+
+
+class Estimator(Protocol):
+    """`MomentMatching`, `CovarianceMatching`, `MonteCarlo`, or anything with their method."""
+
+    def policy(
+        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+    ) -> Policy:
+        """The marginal policy; a second call is evaluated independently of the first."""
+
+
+class LatentPolicy(NamedTuple):
+    """π(a | o) = ∫ N(a | actor([context, z]), action_std²) N(z | latent_mean, latent_std²) dz of B observations.
+
+    In the order of the arguments of `Estimator.policy`: `estimator.policy(*latent_policy)`.
+    """
+
+    actor: nn.Sequential
+    """Linear and ELU, ReLU or LeakyReLU layers; takes [context, z]."""
+    context: Tensor
+    """[B, C], deterministic, float32 or float64."""
+    latent_mean: Tensor
+    """[B, Z]."""
+    latent_std: Tensor
+    """[B, Z], ≥ 0."""
+    action_std: Tensor
+    """[A] or [B, A], > 0: the exploration noise."""
+
+
+@contextlib.contextmanager
+def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Torch's generators of the CPU and of `device` at `seed`, and as before in the end; None changes nothing."""
+    if seed is None:
+        yield
+        return
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed: expected an integer, got {type(seed).__name__}")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed: expected 0 <= seed < 2**63, got {seed}")
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would set every GPU's as well
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def check_estimator(estimator: object, name: str = "estimator") -> None:
+    """Raises TypeError unless it has `policy`."""
+    if not callable(getattr(estimator, "policy", None)):
+        raise TypeError(f"{name}: expected MomentMatching, MonteCarlo or alike, got {type(estimator).__name__}")
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raises ValueError unless `value` is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}: expected an integer >= {least}, got {value!r}")
+
+
+def check_policy(
+    actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+) -> None:
+    """Raises TypeError or ValueError, naming the argument, for kinds, shapes and numbers that do not fit."""
+    layers = mlp_layers(actor)
+    checks.check_tensor("context", context, 2)
+    rows = context.shape[0]
+    if rows == 0:
+        raise ValueError(f"context: expected at least one row, got {checks.shape_text(context.shape)}")
+    for name, tensor in (("latent_mean", latent_mean), ("latent_std", latent_std)):
+        checks.check_tensor(name, tensor, 2)
+        checks.check_like(name, tensor, "context", context)
+        if tensor.shape[0] != rows:
+            raise ValueError(f"{name}: expected {rows} rows, as context has, got {checks.shape_text(tensor.shape)}")
+    checks.check_shape("latent_std", latent_std, latent_mean.shape)
+    inputs, actions = layers.weights[0].shape[1], layers.weights[-1].shape[0]
+    if inputs != context.shape[1] + latent_mean.shape[1]:
+        raise ValueError(
+            f"actor: expected {context.shape[1]} + {latent_mean.shape[1]} inputs, one a column of context and "
+            f"latent_mean, got {inputs}"
+        )
+    checks.check_tensor("action_std", action_std)
+    checks.check_like("action_std", action_std, "context", context)
+    if tuple(action_std.shape) not in ((actions,), (rows, actions)):
+        raise ValueError(
+            f"action_std: expected shape [{actions}] or [{rows}, {actions}], got {checks.shape_text(action_std.shape)}"
+        )
+    for weight in layers.weights:
+        checks.check_like("actor", weight, "context", context)
+    _check_numbers(latent_std, action_std, {"context": context, "latent_mean": latent_mean}, list(actor.parameters()))
+
+
+def _check_numbers(latent_std: Tensor, action_std: Tensor, inputs: dict[str, Tensor], parameters: list[Tensor]) -> None:
+    """Here a pass and a sync are cheap, and a NaN would end in a message from deep inside or in a wrong number."""
+    named = [*inputs.items(), ("latent_std", latent_std), ("action_std", action_std)]
+    for name, tensor in [*named, *(("actor", parameter) for parameter in parameters)]:
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name}: expected finite numbers, got {tensor[~tensor.isfinite()][0].item()}")
+    if bool((latent_std < 0).any()):
+        raise ValueError(f"latent_std: expected values >= 0, the least is {latent_std.min().item()}")
+    if not bool((action_std > 0).all()):
+        raise ValueError(f"action_std: expected values > 0, the least is {action_std.min().item()}")
