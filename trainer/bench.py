@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,17 +123,10 @@ def bench_update(num_envs: int, repeats: int) -> dict[str, float]:
     }
     runs = {}
     for name, adapt in contestants.items():
-        algorithm, observations = _algorithm(name.split(" ")[0].rstrip(","), num_envs)
+        algorithm, observations = make_algorithm(name.split(" ")[0].rstrip(","), num_envs)
         adapt(algorithm)
         runs[name] = (algorithm, observations)
-    best = dict.fromkeys(runs, float("inf"))
-    for repeat in range(repeats + 1):
-        for name, (algorithm, observations) in runs.items():
-            _fill(algorithm, observations)
-            begin = time.perf_counter()
-            algorithm.update()
-            if repeat:  # the first is a warm-up
-                best[name] = min(best[name], time.perf_counter() - begin)
+    best = time_updates(runs, repeats)
     base = best["vae (N = 1)"]
     print(f"{'one update, ' + str(num_envs) + ' × 24 samples':28} {'seconds':>8} {'/ N = 1':>8}")
     for name, seconds in best.items():
@@ -142,17 +135,31 @@ def bench_update(num_envs: int, repeats: int) -> dict[str, float]:
     return best
 
 
+def time_updates(runs: Mapping[str, tuple[Any, Any]], repeats: int) -> dict[str, float]:
+    """Seconds of an update, the best of `repeats` after a warm-up, the contestants of `make_algorithm` in turn."""
+    best = dict.fromkeys(runs, float("inf"))
+    for repeat in range(repeats + 1):
+        for name, (algorithm, observations) in runs.items():
+            fill(algorithm, observations)
+            begin = time.perf_counter()
+            algorithm.update()
+            if repeat:
+                best[name] = min(best[name], time.perf_counter() - begin)
+    return best
+
+
 def profile_update(num_envs: int, rows: int = 15) -> str:
     """torch.profiler's table of one MM update."""
-    algorithm, observations = _algorithm("mm", num_envs)
+    algorithm, observations = make_algorithm("mm", num_envs)
     for _ in range(2):  # the first is a warm-up
-        _fill(algorithm, observations)
+        fill(algorithm, observations)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             algorithm.update()
     return profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=50)
 
 
-def _algorithm(method: str, num_envs: int) -> tuple[Any, Any]:
+def make_algorithm(method: str, num_envs: int) -> tuple[Any, Any]:
+    """A method at the paper's network sizes, and random observations of the G1's sizes [num_envs]."""
     from tensordict import TensorDict  # noqa: PLC0415  as above
 
     from trainer.algorithms import P3PPO  # noqa: PLC0415
@@ -168,7 +175,8 @@ def _algorithm(method: str, num_envs: int) -> tuple[Any, Any]:
     return algorithm, observations
 
 
-def _fill(algorithm: Any, observations: Any) -> None:
+def fill(algorithm: Any, observations: Any) -> None:
+    """A rollout on the same observations and with random rewards, ready for `update`."""
     with torch.inference_mode():
         for _ in range(algorithm.storage.num_transitions_per_env):
             algorithm.act(observations)

@@ -30,6 +30,7 @@ COMMANDS = {
     "play": Command("trainer.play", "watch a trained policy, in a window or as an mp4"),
     "eval": Command("trainer.evaluate", "survival, lifetime and reward of a trained policy over fresh episodes"),
     "report": Command("trainer.report", "write a run's report.html again"),
+    "study": Command("trainer.study.command", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
     "info": Command("p3kernels.info", "what is installed here, and which backends can run and why the others cannot"),
 }

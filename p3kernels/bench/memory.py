@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -47,6 +47,11 @@ def peak_bytes(op: str, contestant: str, size: Size, threads: int) -> tuple[int 
     command = [sys.executable, "-m", "p3kernels.bench.memory", op, contestant, str(size.batch), str(threads)]
     if size.samples is not None:
         command += ["--samples", str(size.samples)]
+    return peak_bytes_of(command)
+
+
+def peak_bytes_of(command: Sequence[str]) -> tuple[int | None, str]:
+    """What a process that prints {"peak_bytes": ...} last has measured and "", or None and the reason."""
     root = str(Path(__file__).resolve().parents[2])  # the package as it was imported here, installed or not
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path}
@@ -75,17 +80,24 @@ def _return_freed_memory() -> None:
         trim(0)
 
 
+def peak_of(call: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> int:
+    """In this process: bytes of a second `call` above the resident memory before it; `prepare` runs before each."""
+    prepare()
+    call()
+    prepare()
+    _return_freed_memory()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status_bytes("VmRSS")
+    call()
+    return max(0, _status_bytes("VmHWM") - before)
+
+
 def measure(op: str, contestant: str, size: Size) -> int:
     """In this process: bytes of one pass above the resident memory before it."""
     built = build(load_entry(op), size, contestant)
     if built is None:
         raise ValueError(f"contestant: {op} has no {contestant!r}")
-    built.forward_backward()
-    _return_freed_memory()
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status_bytes("VmRSS")
-    built.forward_backward()
-    return max(0, _status_bytes("VmHWM") - before)
+    return peak_of(built.forward_backward)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

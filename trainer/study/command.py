@@ -1,0 +1,163 @@
+"""`p3 study`: the list of studies, and the command line of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from trainer.interrupt import Interrupted
+from trainer.metrics import replace_file
+from trainer.study import cost
+from trainer.study.analysis import Analysis, analyse
+from trainer.study.conduct import conduct
+from trainer.study.figures import write_figures
+from trainer.study.plan import STUDIES, EvalSettings, Settings, Study
+from trainer.study.pool import cores
+from trainer.study.section import merge, numbers_table, tests_table, write_section
+from trainer.tasks import TASKS, make_task
+
+
+@dataclass
+class StudyConfig:
+    """Train methods over several seeds, evaluate them alike and compare them.
+
+    Runs that are there are kept, those that were interrupted go on; call it again after whatever happened.
+    """
+
+    methods: tuple[str, ...]
+    """As for p3 train --method."""
+    seeds: tuple[int, ...]
+    """Of the trainings."""
+    reference: str
+    """The method that the others are tested against."""
+    dir: Path = Path("runs/study")
+    """Of the runs, each in DIR/TASK-METHOD-SEED; studies can share it."""
+    task: str = "walker-parkour"
+    """As for p3 train."""
+    num_envs: int = 64
+    """Parallel environments of a run."""
+    iterations: int = 150
+    """Of a run."""
+    jobs: int | None = None
+    """Processes at a time; one a core by default."""
+    train: bool = True
+    """With --no-train: evaluate and compare what is trained already, and leave the rest as it is."""
+    eval_level: int | None = None
+    """Fixed terrain level of the evaluation; 0 by default, on terrains."""
+    eval_seconds: float = 10.0
+    """Length of its episodes."""
+    eval_episodes: int = 128
+    """Robots, one episode each."""
+    eval_seed: int = 1000
+    """Of its episodes, the same for every run."""
+    plateau_window: int = 400
+    """Iterations that the convergence criterion looks at."""
+    docs: Path | None = None
+    """Merge the section into this Markdown page, and the figures into the figures directory beside it."""
+    note: str = ""
+    """A sentence for that section."""
+
+
+def _help(prog: str) -> str:
+    summaries = {name: study.summary for name, study in STUDIES.items()} | {"cost": cost.SUMMARY}
+    width = max(map(len, summaries)) + 2
+    listing = "\n".join(f"  {name:<{width}}{text}" for name, text in summaries.items())
+    return f"studies:\n{listing}\n\n'{prog} NAME --help' tells about one of them."
+
+
+def main(arguments: Sequence[str], prog: str = "p3 study") -> int:
+    """Runs the study that the command line names.
+
+    Returns:
+        0; 1 if a run failed; 2 for what cannot begin; 128 + the signal's number after Ctrl-C or SIGTERM, resumable.
+    """
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        usage=f"{prog} [-h] NAME ...",
+        description="Experiments over several seeds that can be interrupted, and the cost of an update.",
+        epilog=_help(prog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", choices=[*STUDIES, "cost"], help="one of the studies below")
+    name = parser.parse_args(list(arguments[:1])).name
+    if name == "cost":
+        return cost.main(arguments[1:], prog=f"{prog} cost")
+    return _study(STUDIES[name], arguments, f"{prog} {name}")
+
+
+def _study(study: Study, arguments: Sequence[str], prog: str) -> int:
+    default = StudyConfig(methods=study.methods, seeds=study.seeds, reference=study.reference)
+    config = tyro.cli(StudyConfig, args=list(arguments[1:]), default=default, prog=prog)
+    failed = False
+    try:
+        settings = _settings(study, config)
+        jobs = cores() if config.jobs is None else config.jobs
+        if config.docs is not None and not config.docs.is_file():
+            raise FileNotFoundError(f"--docs: no page {config.docs}")
+        print(f"{study.name}: {len(settings.runs())} runs in {settings.directory}, {jobs} at a time", flush=True)
+        failed = bool(conduct(settings, jobs, _report, train=config.train))
+        analysis = analyse(settings)
+        failed |= _tell(analysis, f"p3 study {shlex.join(arguments)}", config)
+    except Interrupted as stop:
+        print(f"interrupted; go on with: p3 study {shlex.join(arguments)}")
+        return 128 + stop.number
+    except (ValueError, OSError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    return 1 if failed else 0
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _settings(study: Study, config: StudyConfig) -> Settings:
+    if config.task not in TASKS:
+        raise ValueError(f"--task: no task {config.task!r}; the tasks are {', '.join(TASKS)}")
+    level = config.eval_level
+    if level is None and make_task(config.task).config.terrains:
+        level = 0
+    return Settings(
+        study=study,
+        directory=config.dir,
+        task=config.task,
+        methods=config.methods,
+        seeds=config.seeds,
+        num_envs=config.num_envs,
+        iterations=config.iterations,
+        evaluation=EvalSettings(level, config.eval_seconds, config.eval_episodes, config.eval_seed),
+        reference=config.reference,
+        plateau_window=config.plateau_window,
+    )
+
+
+def _tell(analysis: Analysis, command: str, config: StudyConfig) -> bool:
+    """Prints and writes the comparison; whether something about it is wrong."""
+    for name, reason in analysis.damaged.items():
+        print(f"{name}: left out: {reason}", file=sys.stderr)
+    if analysis.unfinished:
+        print(f"left out, not finished: {', '.join(run.path.name for run in analysis.unfinished)}", file=sys.stderr)
+    name = analysis.settings.study.name
+    if not any(analysis.runs.values()):
+        print(f"{name}: no run is finished in {config.dir}", file=sys.stderr)
+        return True
+    print(f"\n{numbers_table(analysis)}\n")
+    print(f"{tests_table(analysis)}\n")
+    results = config.dir / f"{name}.json"
+    replace_file(results, (json.dumps(analysis.as_json(), indent=2) + "\n").encode())
+    page = config.docs
+    figures = write_figures(analysis, (page.parent if page is not None else config.dir) / "figures")
+    if page is not None:
+        links = [os.path.relpath(figure, page.parent) for figure in figures]
+        merge(page, name, write_section(analysis, links, command, config.note))
+    written = [results, *figures, *([page] if page is not None else [])]
+    print("wrote " + ", ".join(map(str, written)))
+    return bool(analysis.damaged)

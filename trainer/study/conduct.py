@@ -1,0 +1,253 @@
+"""Brings every run of a study to its end: trains what is missing, resumes what was begun, evaluates what is trained."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from trainer.interrupt import Interrupt, Interrupted
+from trainer.metrics import replace_file
+from trainer.progress import format_duration
+from trainer.study import evaluation
+from trainer.study.plan import Run, Settings
+from trainer.study.pool import Pool, last_lines, python_command
+from trainer.study.state import OtherSettings, check_settings, in_use, progress_of, state_of
+from trainer.study.versions import versions
+
+SESSIONS = "study.json"
+"""In a run's directory: when and with which versions a study trained it."""
+_POLL_SECONDS = 0.2
+_LINE_SECONDS = 60.0
+"""Between progress lines where there is no terminal; every event has one."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not come to its end."""
+
+    run: Run
+    reason: str
+
+
+def log_of(run: Run) -> Path:
+    """What the run's processes print."""
+    return run.path.with_name(run.path.name + ".log")
+
+
+def conduct(settings: Settings, jobs: int, report: Callable[[str], None], *, train: bool = True) -> list[Failure]:
+    """Works until every run is trained and evaluated, or has failed. A failure does not stop the others.
+
+    Runs that another process is training are left to it and looked at again when it is done.
+
+    Args:
+        settings: The study.
+        jobs: Processes at a time.
+        report: Told of every event, in lines.
+        train: False to evaluate what is trained, and leave the rest as it is.
+
+    Returns:
+        The failures.
+
+    Raises:
+        OtherSettings: A directory holds a run with other settings; nothing was started.
+        Interrupted: By a signal; every training has saved.
+    """
+    for run in settings.runs():
+        try:
+            check_settings(run)
+        except OtherSettings:
+            raise
+        except (ValueError, OSError):
+            continue  # damaged: told of when its turn comes
+    return _Conductor(settings, jobs, report, train).work()
+
+
+class _Conductor:
+    def __init__(self, settings: Settings, jobs: int, report: Callable[[str], None], train: bool) -> None:
+        self.settings, self.train = settings, train
+        self.pool: Pool[int] = Pool(jobs)
+        self.line = ProgressLine(report)
+        self.runs = settings.runs()
+        self.waiting = list(range(len(self.runs)))  # by number: a run's settings are no key
+        self.steps: dict[int, str] = {}
+        self.done: list[int] = []
+        self.failures: list[Failure] = []
+        self._told: set[int] = set()
+
+    def work(self) -> list[Failure]:
+        passed_on = 0
+        with Interrupt(self.line.note) as interrupt:
+            try:
+                while self.waiting or self.pool.running:
+                    if interrupt.number is None:
+                        self._start_some()
+                    elif not passed_on:
+                        self.pool.pass_on(interrupt.number)
+                        passed_on = interrupt.number
+                    if passed_on and not self.pool.running:
+                        break
+                    time.sleep(_POLL_SECONDS)
+                    for number, code in self.pool.ended():
+                        self._ended(number, code, interrupted=bool(passed_on))
+                    self.line.show(self._summary())
+            except KeyboardInterrupt:  # a second signal: they leave at once, with their last checkpoints as they were
+                self.pool.pass_on(interrupt.number or 2)
+                raise
+            finally:
+                self.line.close()
+        if passed_on:
+            raise Interrupted(passed_on)
+        return self.failures
+
+    def _start_some(self) -> None:
+        for number in list(self.waiting):
+            if not self.pool.free:
+                return
+            run = self.runs[number]
+            owner = in_use(run.path)
+            if owner is not None and self.train:
+                if number not in self._told:
+                    self.line.note(f"{run.path.name}: in use by process {owner}; looked at again when it is free")
+                    self._told.add(number)
+                continue
+            self.waiting.remove(number)
+            if owner is not None:
+                continue
+            try:
+                self._start(number)
+            except (ValueError, OSError) as error:
+                self._fail(run, str(error))
+
+    def _start(self, number: int) -> None:
+        """Starts the run's next step, or counts it as done."""
+        run = self.runs[number]
+        state = state_of(run)
+        if state == "trained":
+            if evaluation.read_evaluation(run, self.settings.evaluation) is not None:
+                self.done.append(number)
+                return
+            command = python_command(
+                "trainer.study.evaluation", evaluation.arguments(run.path, self.settings.evaluation)
+            )
+            step = "evaluating"
+        elif not self.train:
+            return
+        else:
+            begun = run.arguments(resume=state == "unfinished")
+            command, step = python_command("trainer.cli", begun), "training"
+            _remember_session(run, begun)
+        self.steps[number] = step
+        self.pool.start(number, command, log_of(run))
+
+    def _ended(self, number: int, code: int, *, interrupted: bool) -> None:
+        run, step = self.runs[number], self.steps.pop(number)
+        if interrupted:
+            return
+        if code != 0:
+            lines = "\n".join(f"    {line}" for line in last_lines(log_of(run)))
+            self._fail(run, f"{step} ended with exit code {code}; the end of {log_of(run)}:\n{lines}")
+            return
+        try:
+            if step == "training" and state_of(run) != "trained":
+                raise ValueError(f"{step} ended before iteration {run.target}")
+            if step == "evaluating" and evaluation.read_evaluation(run, self.settings.evaluation) is None:
+                raise ValueError(f"{step} left no {evaluation.FILE_NAME}")
+        except (ValueError, OSError) as error:
+            self._fail(run, str(error))
+            return
+        if step == "training":
+            self.waiting.insert(0, number)  # to be evaluated
+        else:
+            self.done.append(number)
+            self.line.note(f"{run.path.name}: done, {format_duration(progress_of(run)[1])} of training")
+
+    def _fail(self, run: Run, reason: str) -> None:
+        self.failures.append(Failure(run, reason))
+        self.line.note(f"{run.path.name}: failed: {reason}")
+
+    def _summary(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        left = len(self.runs) - len(self.done) - len(self.failures) - len(self.pool.running)
+        return (
+            f"{len(self.done)} of {len(self.runs)} runs done{failed}, {len(self.pool.running)} running, {left} left"
+            f"  eta {self._remaining()}"
+        )
+
+    def _remaining(self) -> str:
+        """By the seconds an iteration of the same method took, or of any method where there is none yet."""
+        progress = {number: progress_of(self.runs[number]) for number in range(len(self.runs))}
+        pace: dict[str, list[float]] = {}
+        for number, (iterations, seconds) in progress.items():
+            if iterations:
+                pace.setdefault(self.runs[number].config.method, []).append(seconds / iterations)
+        if not pace:
+            return "-"
+        means = {method: sum(values) / len(values) for method, values in pace.items()}
+        anyone = sum(means.values()) / len(means)
+        left = [
+            (self.runs[number].target - progress[number][0]) * means.get(self.runs[number].config.method, anyone)
+            for number in {*self.waiting, *self.pool.running}
+        ]
+        return format_duration(max([sum(left) / self.pool.size, *left])) if left else "0:00:00"
+
+
+def _remember_session(run: Run, arguments: list[str]) -> None:
+    run.path.mkdir(parents=True, exist_ok=True)
+    path, sessions = run.path / SESSIONS, []
+    with contextlib.suppress(OSError, ValueError):
+        sessions = json.loads(path.read_text(encoding="utf-8"))
+    begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    sessions.append({"begun": begun, "command": shlex.join(["p3", *arguments]), "versions": versions()})
+    replace_file(path, (json.dumps(sessions, indent=2) + "\n").encode())
+
+
+class ProgressLine:
+    """A line in place on a terminal; in a log, lines at events and every minute.
+
+    Args:
+        report: Takes the lines that stay.
+        stream: Whose terminal; standard error if None.
+    """
+
+    def __init__(self, report: Callable[[str], None], stream: TextIO | None = None) -> None:
+        self._report, self._stream = report, stream or sys.stderr
+        self._tty = self._stream.isatty()
+        self._shown, self._last, self._at = "", "", float("-inf")
+
+    def show(self, text: str) -> None:
+        """How far it is."""
+        self._last = text
+        if self._tty:
+            if text != self._shown:
+                self._erase()
+                self._shown = text[: shutil.get_terminal_size().columns - 1]
+                self._stream.write(self._shown)
+                self._stream.flush()
+        elif time.monotonic() - self._at >= _LINE_SECONDS:
+            self._at = time.monotonic()
+            self._report(text)
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._erase()
+        self._report(text)
+
+    def close(self) -> None:
+        """Leaves the last state behind."""
+        self._erase()
+        if self._last:
+            self._report(self._last)
+
+    def _erase(self) -> None:
+        if self._shown:
+            self._stream.write(f"\r{' ' * len(self._shown)}\r")
+            self._stream.flush()
+            self._shown = ""

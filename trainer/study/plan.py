@@ -1,0 +1,170 @@
+"""What a study is made of: its methods, seeds and settings, and the runs that follow from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.algorithms.methods import parse_method
+from trainer.config import TrainConfig, resolve
+from trainer.tasks import make_task
+
+
+@dataclass(frozen=True)
+class Study:
+    """Methods that are trained alike and compared."""
+
+    name: str
+    """As on the command line."""
+    title: str
+    """Of its section in the results."""
+    summary: str
+    """For the list of studies."""
+    methods: tuple[str, ...]
+    """In the order of the tables; as for `p3 train --method`."""
+    reference: str
+    """The method that the others are tested against."""
+    seeds: tuple[int, ...]
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study(
+            name="estimators",
+            title="Estimators over seeds",
+            summary="one network, trained with each estimator of its likelihood, against the single sample of the VAE",
+            methods=("vae", "z-mean", "mc(5)", "mc(15)", "mc(50)", "mm", "p3"),
+            reference="vae",
+            seeds=(1, 2, 3, 4, 5),
+        ),
+        Study(
+            name="baselines",
+            title="Baselines over seeds",
+            summary="AE, SPR and SimpleActorCritic against P³",
+            methods=("ae", "spr", "simple-actor-critic", "p3"),
+            reference="p3",
+            seeds=(1, 2, 3),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """The measure that ranks: fresh episodes at one fixed level, which no promotion rule decides about."""
+
+    level: int | None = 0
+    """Of the terrain; None on a plane."""
+    seconds: float = 10.0
+    """Length of an episode."""
+    episodes: int = 128
+    """Robots, one episode each."""
+    seed: int = 1000
+    """Of the episodes, the same for every run; other than the trainings'."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A study as it shall be run.
+
+    Raises:
+        ValueError: Naming the option that cannot be.
+    """
+
+    study: Study
+    directory: Path
+    """Of the runs, TASK-METHOD-SEED each."""
+    task: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    num_envs: int
+    iterations: int
+    evaluation: EvalSettings
+    reference: str
+    plateau_window: int = 400
+
+    def __post_init__(self) -> None:
+        _check_unique("--methods", [parse_method(method).name for method in self.methods])
+        _check_unique("--seeds", self.seeds)
+        if self.reference not in self.methods:
+            raise ValueError(f"--reference: {self.reference!r} is none of the methods {', '.join(self.methods)}")
+        evaluation = self.evaluation
+        if evaluation.seconds <= 0 or evaluation.episodes < 1:
+            raise ValueError("--eval-seconds and --eval-episodes: expected positive numbers")
+        if evaluation.seed in self.seeds:
+            raise ValueError(f"--eval-seed: {evaluation.seed} is a seed of the trainings, expected another")
+        if self.plateau_window < 2:
+            raise ValueError(f"--plateau-window: expected at least 2, got {self.plateau_window}")
+        self.runs()  # what p3 train would refuse is refused here
+        levels = make_task(self.task).config.num_levels if make_task(self.task).config.terrains else 0
+        if evaluation.level is not None and not 0 <= evaluation.level < levels:
+            raise ValueError(f"--eval-level: {self.task} has {levels} terrain levels, got {evaluation.level}")
+
+    def runs(self) -> list[Run]:
+        """Every run, seed by seed: what is interrupted early compares all methods on a few seeds."""
+        return [Run(self._config(method, seed)) for seed in self.seeds for method in self.methods]
+
+    def _config(self, method: str, seed: int) -> TrainConfig:
+        config = TrainConfig(
+            task=self.task,
+            method=method,
+            num_envs=self.num_envs,
+            iterations=self.iterations,
+            seed=seed,
+            num_threads=1,
+            run_dir=self.directory / f"{self.task}-{method}-{seed}",
+        )
+        return resolve(config)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of the study."""
+
+    config: TrainConfig
+    """Resolved: what `p3 train` writes to config.json."""
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        assert self.config.run_dir is not None
+        return self.config.run_dir
+
+    @property
+    def target(self) -> int:
+        """The iteration at which it is finished."""
+        assert self.config.iterations is not None
+        return self.config.iterations
+
+    def arguments(self, *, resume: bool) -> list[str]:
+        """What comes after `p3`."""
+        if resume:
+            return ["train", "--run-dir", str(self.path), "--resume"]
+        options: dict[str, object] = {
+            "task": self.config.task,
+            "method": self.config.method,
+            "num-envs": self.config.num_envs,
+        }
+        options |= {"iterations": self.target, "seed": self.config.seed, "num-threads": 1, "run-dir": self.path}
+        return ["train", *(text for name, value in options.items() for text in (f"--{name}", str(value)))]
+
+
+def _check_unique(option: str, values: Sequence[Any]) -> None:
+    if not values:
+        raise ValueError(f"{option}: expected at least one")
+    twice = {value for value in values if list(values).count(value) > 1}
+    if twice:
+        raise ValueError(f"{option}: {', '.join(map(str, sorted(twice)))} more than once")
+
+
+def flat(config: TrainConfig) -> dict[str, Any]:
+    """Settings by their command-line names, those of the parts among them: {"num-envs": 64, "ppo.gamma": 0.99, ...}."""
+    values: dict[str, Any] = {}
+    for name, value in dataclasses.asdict(config).items():
+        parts = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+        values |= {key.replace("_", "-"): item for key, item in parts.items()}
+    return values
