@@ -1,40 +1,49 @@
-"""`p3 play`: watch a trained policy, in MuJoCo's viewer or as an mp4 rendered off-screen."""
+"""`p3 play`: watch a trained policy, in the browser, in MuJoCo's viewer or as a video."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import torch
 import tyro
 
-if TYPE_CHECKING:
-    from trainer.env import LocomotionEnv
+from trainer.viewer.offscreen import choose_gl
+
+VIDEO_SECONDS = 10.0
+VIDEO_SUFFIXES = (".mp4", ".gif")
 
 
 @dataclass
 class PlayConfig:
     """Watch a trained policy."""
 
-    run_dir: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run."""
+    checkpoint: Annotated[Path, tyro.conf.Positional]
+    """A checkpoint model_N.pt in its run directory, or the directory, for the latest."""
+    viewer: Literal["auto", "mujoco", "browser", "none"] = "auto"
+    """mujoco: a window, needs a display. browser: a page with sliders and plots, served from here, needs no display
+    and no OpenGL. none: a video. auto: a video if --video is given, else the window where there is a display, else the
+    page if started from a terminal and the video if not."""
     video: Path | None = None
-    """Write an mp4 here instead of opening a window; RUN_DIR/play.mp4 where there is no display."""
+    """Write this file, .mp4 or .gif; RUN_DIR/play.mp4 by default. Rendered off-screen by EGL or OSMesa, whichever works
+    here; MUJOCO_GL=egl|osmesa|glfw chooses."""
     latent: Literal["mean", "sample", "policy"] = "mean"
     """Act at the latent's mean (as deployed), at a sample of it, or with exploration noise too."""
-    seconds: float = 10.0
-    """How long."""
+    seconds: float | None = None
+    """How long; 10 s for a video, until it is closed or Ctrl-C for a viewer."""
     level: int | None = None
     """Terrain level; 0 by default, on terrains."""
+    terrain: str | None = None
+    """Name of the terrain; the task's first by default."""
     seed: int = 1000
-    """Of the episode."""
-    checkpoint: Path | None = None
-    """A checkpoint file; the run's latest by default."""
+    """Of the episodes."""
+    port: int = 8080
+    """Of the page; the next free one if it is taken."""
+    host: str = "127.0.0.1"
+    """Address the page is served at: this machine alone by default, 0.0.0.0 for the whole network."""
     width: int = 640
     """Of the video, pixels."""
     height: int = 480
@@ -44,106 +53,86 @@ class PlayConfig:
 def main(arguments: Sequence[str], prog: str = "p3 play") -> int:
     """Shows or records one episode after another."""
     config = tyro.cli(PlayConfig, args=list(arguments), prog=prog)
-    video = config.video
-    if video is None and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        video = config.run_dir / "play.mp4"
-        print(f"no display: rendering to {video}")
-    if video is not None:
-        os.environ.setdefault("MUJOCO_GL", "egl")
-    # MuJoCo reads MUJOCO_GL when it is imported, so these wait until it is set.
-    from trainer.env import LocomotionEnv  # noqa: PLC0415
-    from trainer.evaluate import action_of, load_policy, terrain_level  # noqa: PLC0415
-    from trainer.tasks import make_task  # noqa: PLC0415
-
     try:
-        actor, run, path = load_policy(config.run_dir, config.checkpoint)
-        task = make_task(run.task)
-        torch.manual_seed(config.seed)
-        env = LocomotionEnv(task, 1, seed=config.seed, num_threads=0, level=terrain_level(task, config.level))
-        print(f"{path}: {run.task}, {run.method}")
-        act = action_of(actor, config.latent)
-        if video is None:
-            _show(env, act, config.seconds)
-        else:
-            _record(env, act, config, video)
-            print(f"video: {video.resolve()}")
+        return _play(config)
     except (ValueError, OSError, ImportError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 2
+
+
+def choose_viewer(config: PlayConfig, *, display: bool, terminal: bool) -> str:
+    """One of "mujoco", "browser" and "none", as the help of --viewer says.
+
+    Args:
+        config: What was asked for.
+        display: Whether a window can be opened.
+        terminal: Whether somebody is there to read the page's address and to press Ctrl-C.
+
+    Raises:
+        ValueError: The options contradict each other.
+    """
+    if config.viewer != "auto":
+        if config.video is not None and config.viewer != "none":
+            raise ValueError(f"--video: is rendered off-screen, without --viewer {config.viewer}")
+        return config.viewer
+    if config.video is not None:
+        return "none"
+    if display:
+        return "mujoco"
+    return "browser" if terminal else "none"
+
+
+def _play(config: PlayConfig) -> int:
+    if config.seconds is not None and config.seconds <= 0:
+        raise ValueError(f"--seconds: expected a positive number, got {config.seconds:g}")
+    is_file = config.checkpoint.suffix == ".pt"
+    run_dir = config.checkpoint.parent if is_file else config.checkpoint
+    display = _has_display()
+    viewer = choose_viewer(config, display=display, terminal=sys.stdout.isatty())
+    video = config.video or run_dir / "play.mp4"
+    if viewer == "none":
+        _check_video(video, config)
+        gl = choose_gl()
+    elif viewer == "mujoco" and not display:
+        raise ValueError("--viewer mujoco: there is no display (DISPLAY and WAYLAND_DISPLAY are not set)")
+    # MuJoCo reads MUJOCO_GL when it is imported, so these wait until it is set.
+    import torch  # noqa: PLC0415
+
+    from trainer.evaluate import load_policy, terrain_level  # noqa: PLC0415
+    from trainer.tasks import make_task  # noqa: PLC0415
+    from trainer.viewer.session import Session  # noqa: PLC0415
+
+    actor, run, path = load_policy(run_dir, config.checkpoint if is_file else None)
+    task = make_task(run.task)
+    torch.manual_seed(config.seed)
+    level = terrain_level(task, config.level)
+    session = Session(actor, task, latent=config.latent, level=level, terrain=config.terrain, seed=config.seed)
+    print(f"{path}: {run.task}, {run.method}")
+    if viewer == "mujoco":
+        from trainer.viewer.window import show  # noqa: PLC0415  needs a window system
+
+        show(session, config.seconds)
+    else:
+        from trainer.viewer.video import record  # noqa: PLC0415
+
+        print(f"{'' if display else 'no display: '}rendering to {video}" + (f" by {gl}" if gl else ""))
+        record(session, video, config.seconds or VIDEO_SECONDS, config.width, config.height)
+        print(f"video: {video.resolve()}")
     return 0
 
 
-def _steps(env: LocomotionEnv, act: Callable[..., Any], seconds: float) -> Any:
-    """Yields after every control step."""
-    observations = env.get_observations()
-    for _ in range(round(seconds / env.task.config.control_dt)):
-        with torch.inference_mode():
-            observations, *_ = env.step(act(observations))
-        yield
+def _has_display() -> bool:
+    if sys.platform.startswith("linux"):
+        return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return True
 
 
-def _record(env: LocomotionEnv, act: Callable[..., Any], config: PlayConfig, path: Path) -> None:
-    import imageio_ffmpeg  # noqa: PLC0415  only a video needs it
-    import mujoco  # noqa: PLC0415  after MUJOCO_GL is set
-
-    if path.suffix != ".mp4":
-        raise ValueError(f"--video: expected a name ending in .mp4, got {path}")
+def _check_video(path: Path, config: PlayConfig) -> None:
+    """Before anything slow is done for it."""
+    if path.suffix not in VIDEO_SUFFIXES:
+        raise ValueError(f"--video: expected a name ending in {' or '.join(VIDEO_SUFFIXES)}, got {path}")
     if not path.parent.is_dir():
         raise ValueError(f"--video: no directory {path.parent}")
-    scene = _Scene(env)
-    renderer = mujoco.Renderer(scene.model, config.height, config.width)
-    size = (config.width, config.height)
-    rate = round(1 / env.task.config.control_dt)
-    writer = imageio_ffmpeg.write_frames(str(path), size, fps=rate, macro_block_size=2)
-    writer.send(None)
-    try:
-        for _ in _steps(env, act, config.seconds):
-            if scene.refresh():
-                renderer.close()
-                renderer = mujoco.Renderer(scene.model, config.height, config.width)
-            renderer.update_scene(scene.data, scene.camera)
-            writer.send(renderer.render().tobytes())
-        renderer.close()
-    finally:
-        writer.close()
-
-
-def _show(env: LocomotionEnv, act: Callable[..., Any], seconds: float) -> None:
-    import mujoco.viewer  # noqa: PLC0415  needs a window system
-
-    scene = _Scene(env)
-    with mujoco.viewer.launch_passive(scene.model, scene.data) as viewer:
-        begin = time.monotonic()
-        for index, _ in enumerate(_steps(env, act, seconds)):
-            if not viewer.is_running():
-                return
-            scene.refresh(fixed_terrain=True)
-            viewer.cam.lookat[:] = scene.data.qpos[:3]
-            viewer.sync()
-            time.sleep(max(0.0, begin + (index + 1) * env.task.config.control_dt - time.monotonic()))
-
-
-class _Scene:
-    """The picture's own model, with meshes and light, posed like environment 0."""
-
-    def __init__(self, env: LocomotionEnv) -> None:
-        import mujoco  # noqa: PLC0415  after MUJOCO_GL is set
-
-        self._mujoco, self._env, self._tile = mujoco, env, -1
-        self.camera = mujoco.MjvCamera()
-        self.camera.distance, self.camera.azimuth, self.camera.elevation = 3.0, 135.0, -15.0
-        self.refresh()
-
-    def refresh(self, fixed_terrain: bool = False) -> bool:
-        """Poses the picture; True if it had to be another model because the terrain changed."""
-        tile = int(self._env.engine.tile_of[0])
-        changed = tile != self._tile and not (fixed_terrain and self._tile >= 0)
-        if changed:
-            self._tile = tile
-            self.model = self._env.engine.model_of(0, visual=True)
-            self.data = self._mujoco.MjData(self.model)
-        self.data.qpos[:] = self._env.engine.qpos_of(0)
-        self._mujoco.mj_forward(self.model, self.data)
-        position = self._env.state.root_pos[0]
-        self.camera.lookat[:] = float(position[0]), float(position[1]), float(position[2]) - 0.2
-        return changed
+    for name, size in (("width", config.width), ("height", config.height)):
+        if size < 16 or size % 2:
+            raise ValueError(f"--{name}: expected an even number of pixels, 16 or more, got {size}")

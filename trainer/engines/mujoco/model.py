@@ -155,6 +155,15 @@ def _add_scenery(spec: mujoco.MjSpec) -> None:
         width=256,
         height=256,
     )
+    spec.add_texture(
+        name="sky",
+        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        rgb1=[0.55, 0.65, 0.78],
+        rgb2=[0.85, 0.88, 0.92],
+        width=128,
+        height=768,
+    )
     material = spec.add_material(name="grid", texrepeat=[1, 1], texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "grid"
     for geom in spec.worldbody.geoms:

@@ -1,0 +1,55 @@
+"""A video of a session, rendered off-screen: mp4, or GIF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mujoco
+
+from trainer.viewer.picture import Picture
+from trainer.viewer.session import Session
+
+GIF_FPS = 25
+"""A GIF's frames last whole hundredths of a second, and viewers slow down those of less than two."""
+# One palette, of the first second's colours: counting those of all frames would keep all of them in memory. An ordered
+# dither keeps still what does not move.
+_GIF_FILTER = (
+    f"split[frames][first];[first]trim=end_frame={GIF_FPS},palettegen=stats_mode=full[palette];"
+    "[frames][palette]paletteuse=dither=bayer:bayer_scale=5:diff_mode=rectangle"
+)
+
+
+def record(session: Session, path: Path, seconds: float, width: int, height: int) -> None:
+    """Steps the session for `seconds` and writes what it looks like to `path`."""
+    picture = Picture(session.env)
+    scene = picture.model.vis.global_
+    scene.offwidth, scene.offheight = max(scene.offwidth, width), max(scene.offheight, height)
+    picture.model.vis.quality.shadowsize = 1024  # MuJoCo's 4096 is most of the time of a software renderer
+    rate = round(1 / session.dt)
+    skip = max(rate // GIF_FPS, 1) if path.suffix == ".gif" else 1
+    writer = _writer(path, (width, height), rate / skip)
+    renderer = mujoco.Renderer(picture.model, height, width)
+    try:
+        for index in range(round(seconds * rate)):
+            session.step()
+            if index % skip == 0:
+                picture.refresh()
+                renderer.update_scene(picture.data, picture.camera)
+                writer.send(renderer.render().tobytes())
+    finally:
+        renderer.close()
+        writer.close()
+
+
+def _writer(path: Path, size: tuple[int, int], fps: float) -> Any:
+    import imageio_ffmpeg  # noqa: PLC0415  only a video needs it
+
+    if path.suffix == ".gif":
+        options = {"codec": "gif", "pix_fmt_out": "pal8", "output_params": ["-vf", _GIF_FILTER, "-loop", "0"]}
+    else:
+        options = {}
+    quiet = {"ffmpeg_log_level": "error", "macro_block_size": 2}
+    writer = imageio_ffmpeg.write_frames(str(path), size, fps=fps, **quiet, **options)
+    writer.send(None)
+    return writer
