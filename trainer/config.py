@@ -70,7 +70,8 @@ class TrainConfig:
     task: str = "g1-flat"
     """g1-flat, g1-parkour or walker-parkour."""
     method: str = "p3"
-    """p3 (MM, then MC), mm, mc(N), vae (one sample), z-mean, ae, spr or simple-actor-critic."""
+    """p3 (MM, then MC), mm, mc(N), cm, cm-diagonal, cm-unscented (covariance matching), vae (one sample), z-mean, ae,
+    spr or simple-actor-critic."""
     preset: Literal["cpu", "paper"] = "cpu"
     """cpu: sizes for a few cores and an hour; paper: 4096 environments, 8000 iterations, its entropy bonus."""
     num_envs: int | None = None

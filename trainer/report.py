@@ -127,13 +127,13 @@ def _collect(records: Sequence[Record]) -> dict[str, Series]:
 
 
 def _estimator_changes(records: Sequence[Record]) -> list[tuple[int, str]]:
-    """The first iteration of each estimator, and its name: 0 samples are MM, n are MC(n), -1 is none."""
+    """The first iteration of each estimator, and its name: 0 samples are MM, n are MC(n), -1 is none, -2 is CM."""
     changes: list[tuple[int, str]] = []
     for record in records:
         count = record.get(SAMPLES)
         if count is None:
             continue
-        name = AT_THE_MEAN if count < 0 else "MM" if count == 0 else f"MC({count:g})"
+        name = {0: "MM", -1: AT_THE_MEAN, -2: "CM"}.get(int(count)) or f"MC({count:g})"
         if not changes or changes[-1][1] != name:
             changes.append((int(record["iteration"] or 0), name))
     return changes

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from p3kernels import MomentMatching, MonteCarlo
+from p3kernels import CovarianceMatching, MomentMatching, MonteCarlo
 from trainer.algorithms import P3PPO
 from trainer.checkpoint import checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.config import TrainConfig, rsl_rl_config
@@ -282,7 +282,9 @@ class Runner:
 
 
 def _num_samples(estimator: Estimator) -> float:
-    """N of Monte Carlo, 0 for moment matching, -1 where the latent's distribution is not used."""
+    """N of Monte Carlo, 0 for moment matching, -1 where the latent's distribution is not used, -2 for CM."""
     if isinstance(estimator, MonteCarlo):
         return float(estimator.num_samples)
+    if isinstance(estimator, CovarianceMatching):
+        return -2.0
     return 0.0 if isinstance(estimator, MomentMatching) else -1.0

@@ -6,8 +6,10 @@ from p3kernels.reference.leaky_relu_moments import leaky_relu_moments
 from p3kernels.reference.linear_elu_moments import linear_elu_moments
 from p3kernels.reference.linear_moments import linear_moments
 from p3kernels.reference.mixture_log_prob import mixture_log_prob
+from p3kernels.reference.mlp_covariance import mlp_covariance
 from p3kernels.reference.mlp_mixture_log_prob import mlp_mixture_log_prob
 from p3kernels.reference.mlp_moments import mlp_moments
+from p3kernels.reference.mlp_unscented import mlp_unscented
 from p3kernels.reference.relu_moments import relu_moments
 
 __all__ = [
@@ -17,7 +19,9 @@ __all__ = [
     "linear_elu_moments",
     "linear_moments",
     "mixture_log_prob",
+    "mlp_covariance",
     "mlp_mixture_log_prob",
     "mlp_moments",
+    "mlp_unscented",
     "relu_moments",
 ]

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 SMALLEST_STD = 1e-140
+LARGEST_SLOPE = 1e30
+"""It only bounds what is multiplied by a variance below 1e-30."""
 
 
 @dataclass
@@ -64,6 +66,12 @@ def positive_part(mean: Tensor, var: Tensor) -> PositivePart:
         mirror_mean=(-mean).clamp_min(0) + std * h1,
         mirror_var=torch.where(positive, far_var, near_var),
     )
+
+
+def density_slope(part: PositivePart) -> Tensor:
+    """∂/∂mean of the density of x at 0: −(mean / var) · density, kept finite in float32 as var → 0."""
+    slope = -part.beta * part.density_over_std / part.std.clamp_min(SMALLEST_STD)
+    return slope.clamp(-LARGEST_SLOPE, LARGEST_SLOPE)
 
 
 class OnceDifferentiable(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""The methods by name: P³, its two estimators on their own, and the baselines."""
+"""The methods by name: P³, its two estimators on their own, covariance matching, and the baselines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable
 
-from p3kernels import MomentMatching, MonteCarlo
+from p3kernels import CovarianceMatching, MomentMatching, MonteCarlo
 from trainer.algorithms.baselines import ae, mc_only, simple_actor_critic, spr, vae, z_mean
 from trainer.algorithms.method import Method, vae_method
 
@@ -18,6 +18,18 @@ def _mm() -> Method:
     return vae_method("mm", MomentMatching())
 
 
+def _cm() -> Method:
+    return vae_method("cm", CovarianceMatching())
+
+
+def _cm_diagonal() -> Method:
+    return vae_method("cm-diagonal", CovarianceMatching(likelihood="diagonal"))
+
+
+def _cm_unscented() -> Method:
+    return vae_method("cm-unscented", CovarianceMatching(transform="unscented"))
+
+
 def _p3(num_samples: int) -> Method:
     return vae_method(f"p3({num_samples})", MomentMatching(), MonteCarlo(num_samples))
 
@@ -25,6 +37,9 @@ def _p3(num_samples: int) -> Method:
 _SAMPLED: dict[str, Callable[[int], Method]] = {"p3": _p3, "mc": mc_only.method}
 _OTHERS: dict[str, Callable[[], Method]] = {
     "mm": _mm,
+    "cm": _cm,
+    "cm-diagonal": _cm_diagonal,
+    "cm-unscented": _cm_unscented,
     "vae": vae.method,
     "z-mean": z_mean.method,
     "ae": ae.method,
@@ -35,7 +50,8 @@ METHODS = (*_SAMPLED, *_OTHERS)
 
 
 def parse_method(text: str) -> Method:
-    """The method called `text`: p3, p3(N), mc, mc(N), mm, vae, z-mean, ae, spr or simple-actor-critic.
+    """The method called `text`: p3, p3(N), mc, mc(N), mm, cm, cm-diagonal, cm-unscented, vae, z-mean, ae, spr or
+    simple-actor-critic.
 
     Raises:
         ValueError: Something else.

@@ -28,7 +28,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from p3kernels import MonteCarlo
-from p3kernels.estimators import GaussianPolicy
+from p3kernels.estimators import MonteCarloPolicy
 from trainer.algorithms.finite import LastGoodWeights, first_nonfinite, named_batch, replace_nonfinite
 from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
@@ -136,12 +136,12 @@ class P3PPO(PPO):
         step = self.transition
         step.observations, step.actions = obs, action
         step.values = self.critic(obs).detach()
-        if isinstance(policy, GaussianPolicy):
-            step.actions_log_prob = policy.log_prob(action).detach()
-            step.distribution_params = (policy.mean.detach(), policy.stddev.detach())
-        else:  # drawn in update(), for the whole rollout at once
+        if isinstance(policy, MonteCarloPolicy):  # drawn in update(), for the whole rollout at once
             step.actions_log_prob = torch.zeros(len(action), device=self.device)
             step.distribution_params = ()
+        else:
+            step.actions_log_prob = policy.log_prob(action).detach()
+            step.distribution_params = tuple(param.detach() for param in policy.params)
         return action
 
     def process_env_step(self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ class P3PPO(PPO):
                 policy, _ = actor.policy(observations)
                 rollout["log_prob"] = policy.log_prob(rollout["actions"])
         else:
-            rollout["mean"], rollout["std"] = (params.flatten(0, 1) for params in storage.distribution_params)
+            rollout["mean"], rollout["scale"] = (params.flatten(0, 1) for params in storage.distribution_params)
         return rollout
 
     def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -261,9 +261,9 @@ class P3PPO(PPO):
 
     def _kl(self, policy: Any, batch: dict[str, Any], log_ratio: Tensor) -> Tensor:
         """KL(old ‖ new): closed form between Gaussians, else the mean of -log r, which needs no more likelihoods."""
-        if isinstance(policy, GaussianPolicy):
-            return gaussian_kl(batch["mean"], batch["std"], policy.mean, policy.stddev).mean()
-        return -log_ratio.mean()
+        if isinstance(policy, MonteCarloPolicy):
+            return -log_ratio.mean()
+        return gaussian_kl(batch["mean"], batch["scale"], *policy.params).mean()
 
     def _step(self, loss: Tensor) -> bool:
         """Clips and applies the gradients; False, and nothing changed, where they or the loss are not finite."""

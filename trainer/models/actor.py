@@ -18,12 +18,12 @@ from rsl_rl.modules import EmpiricalNormalization
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from p3kernels import LatentMean, MomentMatching, MonteCarlo
-from p3kernels.estimators import GaussianPolicy, MonteCarloPolicy
+from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo
+from p3kernels.estimators import CorrelatedGaussianPolicy, GaussianPolicy, MonteCarloPolicy
 from trainer.models.networks import Latent, mlp
 
-Estimator = MomentMatching | MonteCarlo | LatentMean
-Policy = GaussianPolicy | MonteCarloPolicy
+Estimator = MomentMatching | MonteCarlo | CovarianceMatching | LatentMean
+Policy = GaussianPolicy | CorrelatedGaussianPolicy | MonteCarloPolicy
 
 
 @dataclass(frozen=True)
@@ -191,9 +191,9 @@ class LatentActor(nn.Module, abc.ABC):
 
     @property
     def output_distribution_params(self) -> tuple[Tensor, ...]:
-        """Mean and std [B, A] of a Gaussian policy; a mixture has no such parameters."""
+        """Mean [B, A] and std [B, A] or Cholesky factor [B, A, A] of a Gaussian policy; a mixture has no such thing."""
         policy = self.current_policy
-        return (policy.mean, policy.stddev) if isinstance(policy, GaussianPolicy) else ()
+        return () if isinstance(policy, MonteCarloPolicy) else policy.params
 
     def get_output_log_prob(self, outputs: Tensor) -> Tensor:
         """[B] of actions [B, A] under the last stochastic call's policy."""
@@ -215,8 +215,14 @@ class LatentActor(nn.Module, abc.ABC):
         """Nothing to detach."""
 
 
-def gaussian_kl(old_mean: Tensor, old_std: Tensor, new_mean: Tensor, new_std: Tensor) -> Tensor:
-    """KL(old ‖ new) [B] of diagonal Gaussians [B, A]."""
-    ratio = old_std / new_std
-    shift = (old_mean - new_mean) / new_std
-    return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).sum(-1)
+def gaussian_kl(old_mean: Tensor, old_scale: Tensor, new_mean: Tensor, new_scale: Tensor) -> Tensor:
+    """KL(old ‖ new) [B] of Gaussians of mean [B, A]: both of std [B, A], or both of Cholesky factor [B, A, A]."""
+    if old_scale.dim() == 2:
+        ratio = old_scale / new_scale
+        shift = (old_mean - new_mean) / new_scale
+        return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).sum(-1)
+    whitened = torch.linalg.solve_triangular(
+        new_scale, torch.cat([old_scale, (old_mean - new_mean)[..., None]], -1), upper=False
+    )
+    diagonals = [scale.diagonal(dim1=-2, dim2=-1).log().sum(-1) for scale in (old_scale, new_scale)]
+    return 0.5 * (whitened.square().sum((-2, -1)) - old_mean.shape[-1]) - diagonals[0] + diagonals[1]

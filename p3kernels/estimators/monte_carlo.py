@@ -1,124 +1,17 @@
-"""Estimators of one marginal policy π(a | o) = ∫ p(a | z) q(z | o) dz, on the same actor and weights.
-
-`MomentMatching` and `MonteCarlo` are P³'s two; `LatentMean` is what they are compared with: the latent's distribution
-ignored.
-"""
+"""`MonteCarlo`: the marginal likelihood averaged over samples of the latent."""
 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from p3kernels.estimators.gaussian import gaussian_entropy
 from p3kernels.nn import mlp_layers
-from p3kernels.ops.mixture_log_prob import mixture_log_prob
 from p3kernels.ops.mlp_mixture_log_prob import mlp_mixture_log_prob
-from p3kernels.ops.mlp_moments import mlp_moments
 from p3kernels.reference.latent_noise import SAMPLING
-
-
-def _gaussian_entropy(std: Tensor) -> Tensor:
-    return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
-
-
-@dataclass(frozen=True)
-class GaussianPolicy:
-    """N(mean, diag(latent_var) + action_std²): deterministic given the observation."""
-
-    mean: Tensor
-    """[B, A]."""
-    latent_var: Tensor
-    """[B, A]: what the latent's uncertainty adds to the action's variance."""
-    action_std: Tensor
-    """[A] or [B, A]: the exploration noise."""
-    latent_mean: Tensor
-    """[B, Z]."""
-    latent_std: Tensor
-    """[B, Z]."""
-    backend: str | None = None
-
-    @functools.cached_property
-    def stddev(self) -> Tensor:
-        """[B, A]: of the action, exploration and latent together."""
-        return (self.latent_var + self.action_std.square()).sqrt()
-
-    def sample(self) -> Tensor:
-        """An action [B, A], without gradient."""
-        with torch.no_grad():
-            return torch.normal(self.mean, self.stddev)
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """[B] of action [B, A]."""
-        return mixture_log_prob(action, self.mean[None], self.stddev, backend=self.backend)
-
-    def entropy(self) -> Tensor:
-        """[B], exact for this Gaussian."""
-        return _gaussian_entropy(self.stddev)
-
-    def latent(self) -> Tensor:
-        """A latent [B, Z], differentiable, drawn anew: for a decoder."""
-        return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)
-
-
-@dataclass(frozen=True)
-class MomentMatching:
-    """Mean and variance of the latent pushed through the actor in closed form.
-
-    The units of a layer are taken as independent, so the variance is too small where they are not; the mean is close.
-
-    Args:
-        backend: As for the ops.
-    """
-
-    backend: str | None = None
-
-    def policy(
-        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
-    ) -> GaussianPolicy:
-        """The marginal policy.
-
-        Args:
-            actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-            context: [B, C], deterministic.
-            latent_mean: [B, Z].
-            latent_std: [B, Z].
-            action_std: [A] or [B, A].
-        """
-        layers = mlp_layers(actor)
-        mean, latent_var = mlp_moments(
-            torch.cat([context, latent_mean], -1),
-            latent_std.square(),
-            layers.weights,
-            layers.biases,
-            layers.activation,
-            layers.activation_parameter,
-            backend=self.backend,
-        )
-        return GaussianPolicy(mean, latent_var, action_std, latent_mean, latent_std, self.backend)
-
-
-@dataclass(frozen=True)
-class LatentMean:
-    """The actor at the latent's mean: p(a | z = E[z]) in place of the marginal, and nothing of the latent's variance.
-
-    Also the estimator of a deterministic latent, where it is exact.
-
-    Args:
-        backend: As for the ops.
-    """
-
-    backend: str | None = None
-
-    def policy(
-        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
-    ) -> GaussianPolicy:
-        """The policy; arguments as for `MomentMatching.policy`, and any layers will do."""
-        with torch.autocast(latent_mean.device.type, enabled=False):
-            mean = actor(torch.cat([context, latent_mean], -1).to(action_std.dtype))
-        return GaussianPolicy(mean, torch.zeros_like(mean), action_std, latent_mean, latent_std, self.backend)
 
 
 @dataclass(frozen=True)
@@ -192,7 +85,7 @@ class MonteCarloPolicy:
 
     def entropy(self) -> Tensor:
         """[B]: H(a | z), a lower bound. A mixture's own entropy has no closed form."""
-        return _gaussian_entropy(self.action_std.expand(self.latent_mean.shape[0], -1))
+        return gaussian_entropy(self.action_std.expand(self.latent_mean.shape[0], -1))
 
     def latent(self) -> Tensor:
         """A latent [B, Z], differentiable, for a decoder: with one sample the one of `log_prob`, else drawn anew."""

@@ -1,0 +1,134 @@
+"""Gaussian policies, what the deterministic estimators give: independent actions, or correlated ones."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from p3kernels.ops.mixture_log_prob import mixture_log_prob
+
+
+def gaussian_entropy(std: Tensor) -> Tensor:
+    """[B] of independent Gaussians of std [B, A]."""
+    return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+@dataclass(frozen=True)
+class GaussianPolicy:
+    """N(mean, diag(latent_var) + action_std²): deterministic given the observation."""
+
+    mean: Tensor
+    """[B, A]."""
+    latent_var: Tensor
+    """[B, A]: what the latent's uncertainty adds to the action's variance."""
+    action_std: Tensor
+    """[A] or [B, A]: the exploration noise."""
+    latent_mean: Tensor
+    """[B, Z]."""
+    latent_std: Tensor
+    """[B, Z]."""
+    backend: str | None = None
+
+    @functools.cached_property
+    def stddev(self) -> Tensor:
+        """[B, A]: of the action, exploration and latent together."""
+        return (self.latent_var + self.action_std.square()).sqrt()
+
+    @property
+    def covariance(self) -> Tensor:
+        """[B, A, A]: of the action, diagonal."""
+        return torch.diag_embed(self.stddev.square())
+
+    @property
+    def params(self) -> tuple[Tensor, Tensor]:
+        """Mean and std [B, A]: all that a likelihood or a KL needs."""
+        return self.mean, self.stddev
+
+    def sample(self) -> Tensor:
+        """An action [B, A], without gradient."""
+        with torch.no_grad():
+            return torch.normal(self.mean, self.stddev)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] of action [B, A]."""
+        return mixture_log_prob(action, self.mean[None], self.stddev, backend=self.backend)
+
+    def entropy(self) -> Tensor:
+        """[B], exact for this Gaussian."""
+        return gaussian_entropy(self.stddev)
+
+    def latent(self) -> Tensor:
+        """A latent [B, Z], differentiable, drawn anew: for a decoder."""
+        return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)
+
+
+@dataclass(frozen=True)
+class CorrelatedGaussianPolicy:
+    """N(mean, latent_covariance + diag(action_std²)): deterministic given the observation."""
+
+    mean: Tensor
+    """[B, A]."""
+    latent_covariance: Tensor
+    """[B, A, A]: what the latent's uncertainty adds to the action's covariance."""
+    action_std: Tensor
+    """[A] or [B, A]: the exploration noise."""
+    latent_mean: Tensor
+    """[B, Z]."""
+    latent_std: Tensor
+    """[B, Z]."""
+
+    @functools.cached_property
+    def covariance(self) -> Tensor:
+        """[B, A, A]: of the action, exploration and latent together.
+
+        Its diagonal is larger by 16 A roundings (a share of 6e-5 for 29 actions in float32), so that it has a Cholesky
+        factor whatever the exploration: without noise the latent's part may be singular, and then negative by rounding.
+        """
+        actions = self.mean.shape[-1]
+        whole = self.latent_covariance + torch.diag_embed(self.action_std.square().expand_as(self.mean))
+        share = 16 * actions * torch.finfo(whole.dtype).eps
+        return whole + torch.diag_embed(share * whole.diagonal(dim1=-2, dim2=-1))
+
+    @functools.cached_property
+    def scale_tril(self) -> Tensor:
+        """[B, A, A]: the covariance's Cholesky factor; NaN in rows that have none, their numbers not being finite."""
+        factor, failed = torch.linalg.cholesky_ex(self.covariance)
+        return torch.where((failed == 0)[:, None, None], factor, math.nan)
+
+    @functools.cached_property
+    def stddev(self) -> Tensor:
+        """[B, A]: of the action, exploration and latent together."""
+        return self.covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+
+    @property
+    def params(self) -> tuple[Tensor, Tensor]:
+        """Mean [B, A] and Cholesky factor [B, A, A]: all that a likelihood or a KL needs."""
+        return self.mean, self.scale_tril
+
+    def sample(self) -> Tensor:
+        """An action [B, A], without gradient."""
+        with torch.no_grad():
+            return self.mean + (self.scale_tril @ torch.randn_like(self.mean)[..., None]).squeeze(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] of action [B, A]."""
+        white = torch.linalg.solve_triangular(self.scale_tril, (action - self.mean)[..., None], upper=False).squeeze(-1)
+        return -0.5 * white.square().sum(-1) - self._log_scale
+
+    def entropy(self) -> Tensor:
+        """[B], exact for this Gaussian."""
+        return 0.5 * self.mean.shape[-1] + self._log_scale
+
+    @functools.cached_property
+    def _log_scale(self) -> Tensor:
+        """[B]: log √det(2π Σ)."""
+        log_diagonal = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return log_diagonal + 0.5 * math.log(2 * math.pi) * self.mean.shape[-1]
+
+    def latent(self) -> Tensor:
+        """A latent [B, Z], differentiable, drawn anew: for a decoder."""
+        return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)

@@ -1,0 +1,70 @@
+"""`MomentMatching`, and `LatentMean`, what the estimators are compared with: the latent's distribution ignored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from p3kernels.estimators.gaussian import GaussianPolicy
+from p3kernels.nn import mlp_layers
+from p3kernels.ops.mlp_moments import mlp_moments
+
+
+@dataclass(frozen=True)
+class MomentMatching:
+    """Mean and variance of the latent pushed through the actor in closed form.
+
+    The units of a layer are taken as independent, so the variance is too small where they are not; the mean is close.
+
+    Args:
+        backend: As for the ops.
+    """
+
+    backend: str | None = None
+
+    def policy(
+        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+    ) -> GaussianPolicy:
+        """The marginal policy.
+
+        Args:
+            actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
+            context: [B, C], deterministic.
+            latent_mean: [B, Z].
+            latent_std: [B, Z].
+            action_std: [A] or [B, A].
+        """
+        layers = mlp_layers(actor)
+        mean, latent_var = mlp_moments(
+            torch.cat([context, latent_mean], -1),
+            latent_std.square(),
+            layers.weights,
+            layers.biases,
+            layers.activation,
+            layers.activation_parameter,
+            backend=self.backend,
+        )
+        return GaussianPolicy(mean, latent_var, action_std, latent_mean, latent_std, self.backend)
+
+
+@dataclass(frozen=True)
+class LatentMean:
+    """The actor at the latent's mean: p(a | z = E[z]) in place of the marginal, and nothing of the latent's variance.
+
+    Also the estimator of a deterministic latent, where it is exact.
+
+    Args:
+        backend: As for the ops.
+    """
+
+    backend: str | None = None
+
+    def policy(
+        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+    ) -> GaussianPolicy:
+        """The policy; arguments as for `MomentMatching.policy`, and any layers will do."""
+        with torch.autocast(latent_mean.device.type, enabled=False):
+            mean = actor(torch.cat([context, latent_mean], -1).to(action_std.dtype))
+        return GaussianPolicy(mean, torch.zeros_like(mean), action_std, latent_mean, latent_std, self.backend)
