@@ -28,7 +28,7 @@ class Command:
 COMMANDS = {
     "train": Command("trainer.train", "train a policy: G1 or walker, by P3 or a baseline"),
     "play": Command("trainer.play", "watch a trained policy, in a window or as an mp4"),
-    "eval": Command("trainer.evaluate", "survival, lifetime and reward of a trained policy over fresh episodes"),
+    "eval": Command("trainer.evaluate", "judge trained policies side by side: reward, lifetime, success, energy by terrain"),
     "report": Command("trainer.report", "write a run's report.html again"),
     "study": Command("trainer.study.command", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),

@@ -1,0 +1,185 @@
+"""Episodes of a policy, and the conditions they run under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from trainer.env import LocomotionEnv, one_thread
+from trainer.tasks import LocomotionTask, TaskConfig
+from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
+from trainer.tasks.terrains import TERRAINS
+
+PLANE = "plane"
+"""The endless plane, beside the names of `TERRAINS`."""
+COURSES = ("single_row_stones", "stairs", "gaps")
+"""Where policies of tasks with terrains are judged: the paper's stepping stones, stairs and gaps."""
+_TILES = 10
+"""Tiles of one terrain, with different random stones: as many as a success count has trials."""
+_LEAST_FRICTION = 0.05
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Means over one episode of each environment."""
+
+    survival: float
+    """Share of robots that did not fall within the time."""
+    lifetime: float
+    """Seconds until the fall, the end of the course or its edge, or the whole time."""
+    reward: float
+    """Sum over the lifetime."""
+    distance: float
+    """Metres from the start, at the end of the lifetime."""
+    episodes: int
+    success: float = 0.0
+    """Share that traversed its course; on the plane, that did not fall."""
+    energy: float = 0.0
+    """Joules over the lifetime: Σ |torque · joint velocity| dt over all joints."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """One episode of each of N robots; [N] each."""
+
+    time: Tensor
+    """Seconds until it fell, arrived or left the course; the whole time if it did none of these."""
+    reward: Tensor
+    """Sum over that time."""
+    distance: Tensor
+    """Metres from the start, at the end of that time."""
+    energy: Tensor
+    """J over that time."""
+    fell: Tensor
+    """bool."""
+    arrived: Tensor
+    """bool: traversed its course."""
+    success: Tensor
+    """bool: arrived; on the plane, did not fall."""
+    seconds: float
+    """The whole time."""
+
+    @property
+    def lifetime(self) -> Tensor:
+        """Seconds as the paper counts them: who has arrived has the whole time."""
+        return torch.where(self.arrived, self.seconds, self.time)
+
+    @property
+    def total_reward(self) -> Tensor:
+        """Over the lifetime; who arrived before the time was up is credited with its own mean rate for the rest.
+
+        Without that the faster robot would have the smaller total.
+        """
+        return torch.where(self.arrived, self.reward * (self.seconds / self.time), self.reward)
+
+    def first(self, count: int) -> Episodes:
+        """The first `count` of them."""
+        rows = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.name != "seconds"}
+        return Episodes(**rows, seconds=self.seconds)
+
+
+def run_episodes(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, seconds: float) -> Episodes:
+    """Runs one episode in each environment of `env`, which is at its beginning, up to `seconds`."""
+    dt = env.task.config.control_dt
+    running = torch.ones(env.num_envs, dtype=torch.bool)
+    fell, arrived = torch.zeros_like(running), torch.zeros_like(running)
+    time, reward, distance, energy = (torch.zeros(env.num_envs) for _ in range(4))
+    with torch.inference_mode(), one_thread():
+        observations = env.get_observations()
+        for _ in range(round(seconds / dt)):
+            start = env.episode.spawn.clone()
+            before = env.state.root_pos[:, :2].clone()
+            observations, rewards, dones, extras = env.step(act(observations))
+            reward += torch.where(running, rewards, 0.0)
+            time += running * dt
+            distance = torch.where(running, (before - start).norm(dim=-1), distance)
+            power = (env.state.joint_torque * env.state.joint_vel).abs().sum(-1)
+            energy += torch.where(running, power * dt, 0.0)
+            fell |= running & dones & ~extras["time_outs"]
+            arrived |= running & extras["time_outs"] & extras["traversed"]
+            running &= ~dones
+            if not running.any():
+                break
+    success = arrived if env.curriculum is not None else ~fell
+    return Episodes(time, reward, distance, energy, fell, arrived, success, seconds)
+
+
+def evaluate(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, seconds: float) -> Evaluation:
+    """Runs one episode in each environment of a new `env`, up to `seconds`; a course traversed is survived."""
+    episodes = run_episodes(act, env, seconds)
+    return Evaluation(
+        survival=1.0 - episodes.fell.float().mean().item(),
+        lifetime=episodes.time.mean().item(),
+        reward=episodes.reward.mean().item(),
+        distance=episodes.distance.mean().item(),
+        episodes=env.num_envs,
+        success=episodes.success.float().mean().item(),
+        energy=episodes.energy.mean().item(),
+    )
+
+
+def default_terrains(config: TaskConfig) -> tuple[str, ...]:
+    """Where policies of a task are judged."""
+    return COURSES if config.terrains else (PLANE,)
+
+
+def trial_task(config: TaskConfig, terrain: str, strength: float, seconds: float, *, pushes: bool) -> LocomotionTask:
+    """The task as it is evaluated: on one terrain, with randomisation of a given strength.
+
+    A task without terrains takes to a course as the tasks with terrains do: straight ahead, keeping its heading.
+
+    Args:
+        config: Of the task.
+        terrain: PLANE, or a name of `TERRAINS`.
+        strength: Of friction, masses and sensor noise: 0 for none, 1 for training's ranges.
+        seconds: Length of an episode.
+        pushes: Push the robots as in training.
+
+    Raises:
+        ValueError: There is no such terrain, or the strength is negative.
+    """
+    if terrain != PLANE and terrain not in TERRAINS:
+        raise ValueError(f"--terrains: expected some of {', '.join((PLANE, *TERRAINS))}, got {terrain!r}")
+    if not strength >= 0:
+        raise ValueError(f"--strengths: expected numbers >= 0, got {strength}")
+    dynamics, noise = scaled_dynamics(config.dynamics, strength), scaled_noise(config.noise, strength)
+    if not pushes:
+        dynamics = replace(dynamics, push_velocity=(0.0, 0.0))
+    changed = replace(config, dynamics=dynamics, noise=noise, episode_seconds=seconds, tile_variants=_TILES)
+    if terrain == PLANE:
+        return LocomotionTask(replace(changed, terrains=()))
+    if not config.terrains:
+        changed = replace(
+            changed,
+            command_x=(max(0.4, config.command_x[0]), config.command_x[1]),
+            command_y=(0.0, 0.0),
+            standing_fraction=0.0,
+            keep_heading=not config.robot.planar,
+        )
+    return LocomotionTask(replace(changed, terrains=(terrain,), command_seconds=(seconds, seconds)))
+
+
+def scaled_dynamics(ranges: Dynamics, strength: float) -> Dynamics:
+    """Friction around the middle of its range, masses and offsets around none; pushes as they are."""
+    low, high = ranges.friction
+    middle, half = 0.5 * (low + high), 0.5 * (high - low) * strength
+    return replace(
+        ranges,
+        friction=(max(middle - half, _LEAST_FRICTION), middle + half),
+        added_mass=_times(ranges.added_mass, strength),
+        com_xy=_times(ranges.com_xy, strength),
+        com_z=_times(ranges.com_z, strength),
+    )
+
+
+def scaled_noise(noise: ObservationNoise, strength: float) -> ObservationNoise:
+    """Every width times `strength`."""
+    return ObservationNoise(**{field.name: strength * getattr(noise, field.name) for field in fields(noise)})
+
+
+def _times(ends: Range, factor: float) -> Range:
+    return ends[0] * factor, ends[1] * factor
