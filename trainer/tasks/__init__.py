@@ -1,27 +1,21 @@
-"""What is learned: observations, rewards, terminations, commands and terrains, as functions of a robot state."""
+"""What is learned: observations, rewards, terminations, commands and terrains, as functions of a robot state.
+
+The names below are imported when they are asked for: robots and terrains are also read by programs without torch.
+"""
 
 from __future__ import annotations
 
-import difflib
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from trainer.tasks.g1 import G1_FLAT, G1_PARKOUR
-from trainer.tasks.locomotion import LocomotionTask, TaskConfig
-from trainer.tasks.walker import WALKER_PARKOUR
-
-TASKS: dict[str, TaskConfig] = {config.name: config for config in (G1_FLAT, G1_PARKOUR, WALKER_PARKOUR)}
-
-
-def make_task(name: str) -> LocomotionTask:
-    """The task called `name`.
-
-    Raises:
-        ValueError: There is none.
-    """
-    if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"task: no task {name!r}{hint}; the tasks are {', '.join(TASKS)}")
-    return LocomotionTask(TASKS[name])
-
+if TYPE_CHECKING:
+    from trainer.tasks.locomotion import LocomotionTask, TaskConfig
+    from trainer.tasks.registry import TASKS, make_task
 
 __all__ = ["TASKS", "LocomotionTask", "TaskConfig", "make_task"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("trainer.tasks.registry"), name)

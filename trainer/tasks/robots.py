@@ -150,3 +150,5 @@ WALKER = RobotSpec(
     trunk="torso",
     planar=True,
 )
+
+ROBOTS = {robot.name: robot for robot in (G1, WALKER)}
