@@ -29,6 +29,7 @@ COMMANDS = {
     "train": Command("trainer.train", "train a policy: G1 or walker, by P3 or a baseline"),
     "play": Command("trainer.play", "watch a trained policy, in a window or as an mp4"),
     "eval": Command("trainer.evaluate", "judge trained policies side by side: reward, lifetime, success, energy by terrain"),
+    "diagnose": Command("trainer.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"),
     "report": Command("trainer.report", "write a run's report.html again"),
     "study": Command("trainer.study.command", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),

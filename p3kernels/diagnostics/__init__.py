@@ -1,5 +1,6 @@
 """What an estimator does to a policy, in numbers: one diagnostic a file; `plots` draws them."""
 
+from p3kernels.diagnostics.action_cloud import ActionCloud, PlaneGaussian, action_cloud
 from p3kernels.diagnostics.correlation import Correlation, correlation
 from p3kernels.diagnostics.data_efficiency import DataEfficiency, data_efficiency
 from p3kernels.diagnostics.gaussianity import Gaussianity, gaussianity
@@ -7,11 +8,12 @@ from p3kernels.diagnostics.gradient_noise import GradientNoise, gradient_noise, 
 from p3kernels.diagnostics.inputs import LatentPolicy
 from p3kernels.diagnostics.kl_scan import Estimate, KlPoint, KlScan, gaussian_kl, kl_scan
 from p3kernels.diagnostics.linearity import Linearity, linearity
-from p3kernels.diagnostics.noise_scaling import NoiseScaling, PowerLaw, noise_scaling
+from p3kernels.diagnostics.noise_scaling import NoiseLaws, NoiseScaling, PowerLaw, noise_scaling
 from p3kernels.diagnostics.samples import SampledMoments, actor_jacobian, sampled_moments
 from p3kernels.diagnostics.variance_gap import PropagatedMoments, VarianceGap, variance_gap
 
 __all__ = [
+    "ActionCloud",
     "Correlation",
     "DataEfficiency",
     "Estimate",
@@ -21,11 +23,14 @@ __all__ = [
     "KlScan",
     "LatentPolicy",
     "Linearity",
+    "NoiseLaws",
     "NoiseScaling",
+    "PlaneGaussian",
     "PowerLaw",
     "PropagatedMoments",
     "SampledMoments",
     "VarianceGap",
+    "action_cloud",
     "actor_jacobian",
     "correlation",
     "data_efficiency",

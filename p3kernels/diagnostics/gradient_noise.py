@@ -24,6 +24,9 @@ class GradientNoise:
     signal: float
     """Squared norm of the mean gradient, what the noise adds to it taken off; may be below 0 where the noise covers
     it."""
+    alignment: float
+    """Mean cosine between the gradients of two redraws: 1 without noise, 0 where the latents decide the direction. It
+    stays meaningful where the ratio's tails are so heavy that a variance over a few redraws is not."""
     action_noise: tuple[float, ...]
     """[B]: the same trace for a row's own term of the surrogate, in the row's action mean instead of parameters."""
     redraws: int
@@ -103,9 +106,18 @@ def gradient_noise(
         noise=noise,
         standard_error=deviation.std().item() / math.sqrt(redraws),
         signal=stacked.mean(0).square().sum().item() - noise / redraws,
+        alignment=_alignment(stacked),
         action_noise=tuple(rows.var().sum(-1).tolist()),
         redraws=redraws,
     )
+
+
+def _alignment(gradients: Tensor) -> float:
+    """Mean cosine over all pairs of gradients [K, P]; a gradient of 0 agrees with none."""
+    units = gradients / gradients.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    count = len(units)
+    lengths = units.square().sum()
+    return ((units.sum(0).square().sum() - lengths) / (count * (count - 1))).item()
 
 
 class _Welford:

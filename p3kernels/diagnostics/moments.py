@@ -8,21 +8,22 @@ from torch import Tensor
 from p3kernels.diagnostics.inputs import Policy
 
 
-def latent_var(policy: Policy, action_std: Tensor) -> Tensor:
-    """[B, A]: the variance of the action, less that of the exploration; float64."""
-    found = getattr(policy, "latent_var", None)
-    if isinstance(found, Tensor):  # as propagated, without a difference of two larger numbers
-        return found.double()
-    return (policy.stddev.double().square() - action_std.double().square()).clamp_min(0.0)
-
-
 def latent_covariance(policy: Policy, action_std: Tensor) -> Tensor:
     """[B, A, A]: the covariance of the action, less that of the exploration; float64. Diagonal, if that is all."""
-    found = getattr(policy, "covariance", None)
-    if not isinstance(found, Tensor):
-        return torch.diag_embed(latent_var(policy, action_std))
-    exploration = torch.diag_embed(action_std.double().square().expand(found.shape[:2]))
-    return found.double() - exploration
+    found = getattr(policy, "latent_covariance", None)
+    if isinstance(found, Tensor):  # as propagated, without a difference of two larger numbers
+        return found.double()
+    return torch.diag_embed(latent_var(policy, action_std))
+
+
+def latent_var(policy: Policy, action_std: Tensor) -> Tensor:
+    """[B, A]: the variance of the action, less that of the exploration; float64."""
+    covariance, var = (getattr(policy, name, None) for name in ("latent_covariance", "latent_var"))
+    if isinstance(covariance, Tensor):
+        return covariance.double().diagonal(dim1=-2, dim2=-1)
+    if isinstance(var, Tensor):
+        return var.double()
+    return (policy.stddev.double().square() - action_std.double().square()).clamp_min(0.0)
 
 
 def correlation_of(covariance: Tensor) -> Tensor:

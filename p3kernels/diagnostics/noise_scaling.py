@@ -9,12 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.gradient_noise import gradient_noise, ratio_variance
-from p3kernels.diagnostics.inputs import check_policy, seeded
+from p3kernels.diagnostics.gradient_noise import GradientNoise, gradient_noise, ratio_variance
+from p3kernels.diagnostics.inputs import check_count, check_policy, seeded
 from p3kernels.estimators import MonteCarlo
 
 SMALL = 0.1
 """Variance of the estimated ratio, to first order, up to which the law's expansion is taken to hold."""
+
+
+ACTIONS = 4
+"""Drawn for each row where rows are compared."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class PowerLaw:
 
 
 @dataclass(frozen=True)
-class NoiseScaling:
-    """One quantity varied at a time."""
+class NoiseLaws:
+    """One gradient's noise while one quantity is varied at a time."""
 
     num_samples: PowerLaw
     """With the latent's std scaled down by `shrink`."""
@@ -46,11 +50,23 @@ class NoiseScaling:
     """Factors on the latent's std."""
     action_std: PowerLaw
     """Factors on the exploration's std; actions are drawn from the policy so scaled."""
+
+
+@dataclass(frozen=True)
+class NoiseScaling:
+    """The law against measurements, in both of the gradients that it is told of."""
+
+    parameters: NoiseLaws
+    """Of the gradient in the actor's parameters, which is what an optimiser sees."""
+    action_mean: NoiseLaws
+    """Of a row's term in the row's action mean, which is what the law is derived for; a mean over rows."""
     jacobian: PowerLaw
-    """A row's ‖J‖_F weighted by the latent's and exploration's stds, rows side by side, in the action's mean."""
+    """Rows side by side: the noise in a row's action mean against its ‖J‖_F, weighted by the latent's and the
+    exploration's stds."""
     ratio_variance: float
-    """σ_vae² ‖J‖² / σ_act² of the policy as it is: the law holds where this over N is far below 1."""
+    """σ_vae² ‖J‖² / σ_act² of the policy as it is: the law can hold where this over N is far below 1."""
     shrink: float
+    """Factor on the latent's std that brings it there."""
 
 
 def noise_scaling(
@@ -67,6 +83,9 @@ def noise_scaling(
     seed: int | None = None,
 ) -> NoiseScaling:
     """Measures the noise of the unclipped surrogate's gradient while N, σ_vae and σ_act are scaled, one at a time.
+
+    In parameters the law leaves something out: the activations that the score is multiplied by vary with the latent
+    too, with σ_vae²/σ_act². Where that is most of the noise, the exponent of σ_act is nearer to -2 than to -4.
 
     The law is a first-order expansion: it can hold where the ratio's variance is small. Where the policy as it is lies
     outside, the scans go from it into that range, and only points inside are fitted.
@@ -88,49 +107,92 @@ def noise_scaling(
         ValueError: A shape or a number that does not fit.
     """
     check_policy(actor, context, latent_mean, latent_std, action_std)
+    check_count("points", points, 2)
     rows = ratio_variance(actor, context, latent_mean, latent_std, action_std)
     variance = rows.mean().item()
     if not variance > 0:
         raise ValueError("latent_std: expected a latent that changes the action, its first-order variance is 0")
+    if seed is None:
+        seed = int(torch.randint(2**62, (1,)))
     shrink = min(1.0, math.sqrt(SMALL / 4 / variance))
-    factors = [shrink ** (1 - step / (points - 1)) for step in range(points)]
-    if shrink == 1.0:
-        factors = [2.0**-step for step in reversed(range(points))]
+    factors = _factors(shrink, points)
 
-    with seeded(seed, context.device):
+    def measure(num_samples: float, latent: float, exploration: float) -> GradientNoise:
+        scaled = (context, latent_mean, latent * latent_std, exploration * action_std)
+        with seeded(seed, context.device):  # the same random numbers for every point: what differs is the factor
+            action = MonteCarlo(1).policy(actor, *scaled).sample()
+            estimator = MonteCarlo(int(num_samples))
+            return gradient_noise(estimator, actor, *scaled, action, advantage, clip=None, redraws=redraws)
 
-        def measure(num_samples: int, latent: float, exploration: float) -> tuple[float, float, Tensor]:
-            scaled = (actor, context, latent_mean, latent * latent_std, exploration * action_std)
-            action = MonteCarlo(1).policy(*scaled).sample()
-            found = gradient_noise(MonteCarlo(num_samples), *scaled, action, advantage, clip=None, redraws=redraws)
-            return found.noise, found.standard_error, torch.tensor(found.action_noise, dtype=torch.float64)
-
-        over_counts = _scan(counts, lambda n: measure(int(n), shrink, 1.0), lambda n: variance * shrink**2 / n, -1.0)
-        over_latent = _scan(factors, lambda f: measure(1, f, 1.0), lambda f: variance * f**2, 2.0)
-        inverse = [1 / factor for factor in factors]
-        over_action = _scan(inverse, lambda f: measure(1, 1.0, f), lambda f: variance / f**2, -4.0)
-        _, _, noise = measure(1, shrink, 1.0)
-    used = (advantage.abs() > 0.1 * advantage.std()) & (rows > 0) & (noise > 0)
-    per_row = noise[used] / advantage[used].double().square()
+    inverse = [1 / factor for factor in factors]
+    over_counts = [measure(count, shrink, 1.0) for count in counts]
+    over_latent = [measure(1, factor, 1.0) for factor in factors]
+    over_action = [measure(1, 1.0, factor) for factor in inverse]
+    scans = (
+        (counts, over_counts, [variance * shrink**2 / count for count in counts], -1.0),
+        (factors, over_latent, [variance * factor**2 for factor in factors], 2.0),
+        (inverse, over_action, [variance / factor**2 for factor in inverse], -4.0),
+    )
     return NoiseScaling(
-        num_samples=over_counts,
-        latent_std=over_latent,
-        action_std=over_action,
-        jacobian=_fit(rows[used].sqrt().tolist(), per_row.tolist(), [0.0] * len(per_row), [True] * len(per_row), 2.0),
+        parameters=NoiseLaws(*[_law(_of_parameters, *scan) for scan in scans]),
+        action_mean=NoiseLaws(*[_law(_of_action_mean, *scan) for scan in scans]),
+        jacobian=_over_rows(actor, context, latent_mean, shrink * latent_std, action_std, redraws, seed),
         ratio_variance=variance,
         shrink=shrink,
     )
 
 
-def _scan(
+def _of_parameters(found: GradientNoise) -> tuple[float, float]:
+    return found.noise, found.standard_error
+
+
+def _of_action_mean(found: GradientNoise) -> tuple[float, float]:
+    rows = torch.tensor(found.action_noise, dtype=torch.float64)
+    return rows.mean().item(), rows.std().item() / math.sqrt(len(rows)) if len(rows) > 1 else math.nan
+
+
+def _factors(shrink: float, points: int) -> list[float]:
+    """From a third of `shrink` up to 1, with more of the points where the law can hold."""
+    inside = [shrink * 3 ** (step / 2 - 1) for step in range(3)]
+    outside = [shrink ** (1 - step / max(1, points - 3)) for step in range(1, points - 2)]
+    return (inside + outside)[-max(points, 3) :] if shrink < 1 else [2.0**-step for step in reversed(range(points))]
+
+
+def _over_rows(
+    actor: nn.Sequential,
+    context: Tensor,
+    latent_mean: Tensor,
+    latent_std: Tensor,
+    action_std: Tensor,
+    redraws: int,
+    seed: int,
+) -> PowerLaw:
+    """The noise in a row's action mean against the row's own Jacobian: advantage 1, `ACTIONS` actions a row."""
+    tensors = (context, latent_mean, latent_std)
+    many = [tensor.repeat_interleave(ACTIONS, 0) for tensor in tensors]
+    std = action_std if action_std.ndim == 1 else action_std.repeat_interleave(ACTIONS, 0)
+    with seeded(seed, context.device):
+        action = MonteCarlo(1).policy(actor, many[0], many[1], many[2], std).sample()
+        ones = torch.ones_like(action[:, 0])
+        found = gradient_noise(
+            MonteCarlo(1), actor, many[0], many[1], many[2], std, action, ones, clip=None, redraws=redraws
+        )
+    noise = torch.tensor(found.action_noise, dtype=torch.float64).unflatten(0, (-1, ACTIONS)).mean(1)
+    spread = ratio_variance(actor, *tensors, action_std).sqrt()
+    used = (spread > 0) & (noise > 0)
+    count = int(used.sum())
+    return _fit(spread[used].tolist(), noise[used].tolist(), [0.0] * count, [True] * count, 2.0)
+
+
+def _law(
+    number: Callable[[GradientNoise], tuple[float, float]],
     quantities: Sequence[float],
-    measure: Callable[[float], tuple[float, float, Tensor]],
-    variance: Callable[[float], float],
+    found: Sequence[GradientNoise],
+    variances: Sequence[float],
     predicted: float,
 ) -> PowerLaw:
-    found = [measure(quantity) for quantity in quantities]
-    in_range = [variance(quantity) <= SMALL for quantity in quantities]
-    return _fit(quantities, [noise for noise, _, _ in found], [error for _, error, _ in found], in_range, predicted)
+    noise, errors = zip(*map(number, found), strict=True)
+    return _fit(quantities, noise, errors, [variance <= SMALL for variance in variances], predicted)
 
 
 def _fit(

@@ -1,0 +1,103 @@
+"""Two actions at one state: sampled action means as points, and the estimators' Gaussians to draw over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from p3kernels.diagnostics.inputs import Estimator, check_count, check_estimator, check_policy, seeded
+from p3kernels.diagnostics.moments import latent_covariance
+from p3kernels.diagnostics.samples import sampled_action_means, sampled_moments
+
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class PlaneGaussian:
+    """Mean and covariance of two actions by the latent, exploration not included."""
+
+    mean: Pair
+    covariance: tuple[Pair, Pair]
+
+
+@dataclass(frozen=True)
+class ActionCloud:
+    """Of one state."""
+
+    state: int
+    """Its row: the one whose total variance by the latent is the median."""
+    actions: tuple[int, int]
+    """The two actions whose sampled variance is largest there."""
+    action_std: Pair
+    """Their exploration noise."""
+    points: tuple[Pair, ...]
+    """Action means of sampled latents."""
+    sampled: PlaneGaussian
+    """Moments of more such samples than are points."""
+    estimators: dict[str, PlaneGaussian]
+
+
+@torch.no_grad()
+def action_cloud(
+    estimators: Mapping[str, Estimator],
+    actor: nn.Sequential,
+    context: Tensor,
+    latent_mean: Tensor,
+    latent_std: Tensor,
+    action_std: Tensor,
+    *,
+    points: int = 500,
+    seed: int | None = None,
+) -> ActionCloud:
+    """Samples the action means at a typical state.
+
+    Args:
+        estimators: By name.
+        actor: Linear and ELU, ReLU or LeakyReLU layers with two outputs or more; takes [context, z].
+        context: [B, C].
+        latent_mean: [B, Z].
+        latent_std: [B, Z].
+        action_std: [A] or [B, A].
+        points: How many are kept; the moments are over ten times as many.
+        seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
+
+    Raises:
+        TypeError: An argument of another kind or dtype.
+        ValueError: A shape or a number that does not fit.
+    """
+    check_policy(actor, context, latent_mean, latent_std, action_std)
+    check_count("points", points, 2)
+    if action_std.shape[-1] < 2:
+        raise ValueError("actor: expected at least two actions, got 1")
+    for name, estimator in estimators.items():
+        check_estimator(estimator, name)
+    with seeded(seed, context.device):
+        spread = sampled_moments(actor, context, latent_mean, latent_std, 50).var
+        row = int(spread.sum(-1).argsort()[len(spread) // 2])
+        at, mean, deviation = (tensor[row : row + 1] for tensor in (context, latent_mean, latent_std))
+        std = action_std if action_std.ndim == 1 else action_std[row : row + 1]
+        sampled = sampled_moments(actor, at, mean, deviation, 10 * points)
+        pair = sampled.var[0].topk(2).indices.sort().values
+        drawn = torch.cat(list(sampled_action_means(actor, at, mean, deviation, points)))[:, 0, pair]
+        fitted = {}
+        for name, estimator in estimators.items():
+            policy = estimator.policy(actor, at, mean, deviation, std)
+            fitted[name] = _plane(policy.mean[0], latent_covariance(policy, std)[0], pair)
+    exploration = std.expand(1, -1)[0, pair].tolist()
+    return ActionCloud(
+        state=row,
+        actions=(int(pair[0]), int(pair[1])),
+        action_std=(exploration[0], exploration[1]),
+        points=tuple((x, y) for x, y in drawn.tolist()),
+        sampled=_plane(sampled.mean[0], sampled.covariance[0], pair),
+        estimators=fitted,
+    )
+
+
+def _plane(mean: Tensor, covariance: Tensor, pair: Tensor) -> PlaneGaussian:
+    (a, b), (c, d) = covariance[pair][:, pair].tolist()
+    x, y = mean[pair].tolist()
+    return PlaneGaussian((x, y), ((a, b), (c, d)))

@@ -1,0 +1,166 @@
+"""`p3 diagnose`: how wrong a single-sample likelihood is on a checkpoint of one's own, and what P³ does about it."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+
+from p3kernels.version import __version__
+from trainer.diagnose_numbers import QUICK, Diagnosis, Sizes, diagnose
+from trainer.diagnose_states import Checkpoint, Subject, before_switch, check_method, gather, read
+from trainer.diagnose_table import tables
+from trainer.metrics import replace_file
+
+FOLDER = "diagnose"
+NUMBERS, TABLES = "diagnose.json", "diagnose.md"
+
+
+@dataclass
+class DiagnoseConfig:
+    """Diagnose the policy of a checkpoint on real states of its task: the paper's tables and figures.
+
+    Data efficiency, KL after one epoch's update, action distribution, Gaussianity, correlation, linearity and gradient
+    noise, for single-sample, Monte Carlo and closed-form likelihoods. Everything is written to RUN_DIR/diagnose and
+    into the run's report.html. Of several checkpoints each is a column, figures side by side; the directory of a P³
+    run that has changed from MM to MC gives two: its checkpoint at the change, before LSFT, and its latest.
+    """
+
+    checkpoint: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directories of runs, or checkpoint files (model_N.pt) in them."""
+    task: str | None = None
+    """Roll out on another task of the same robot; the run's own by default."""
+    num_envs: int | None = None
+    """Fresh environments; by default the run's own, as they were when the checkpoint was written."""
+    states: int = Sizes.states
+    """States kept of a rollout."""
+    seed: int = 1
+    """Of rollouts and samples: the same seed gives the same numbers."""
+    out: Path | None = None
+    """Where everything goes; RUN_DIR/diagnose of the last checkpoint by default."""
+    num_threads: int | None = None
+    """Simulator threads; all cores by default."""
+    quick: bool = False
+    """Few states and samples, for a first look in seconds: the numbers are rough, and say so."""
+
+
+def main(arguments: Sequence[str], prog: str = "p3 diagnose") -> int:
+    """Prints the tables and writes numbers and figures; returns 0, or 2 for what cannot be diagnosed."""
+    config = tyro.cli(DiagnoseConfig, args=list(arguments), prog=prog)
+    started, used = time.perf_counter(), time.process_time()
+
+    def say(message: str) -> None:
+        print(f"[{time.perf_counter() - started:6.1f} s] {message}", file=sys.stderr, flush=True)
+
+    try:
+        _check(config)
+        checkpoints = _checkpoints(config.checkpoint)
+        out = config.out or checkpoints[-1].run_dir / FOLDER
+        out.mkdir(parents=True, exist_ok=True)
+        sizes = QUICK if config.quick else Sizes(states=config.states)
+        found: dict[str, Diagnosis] = {}
+        rollouts: dict[str, dict[str, Any]] = {}
+        for checkpoint in checkpoints:
+            say(f"{checkpoint.path}: {checkpoint.config.task}, {checkpoint.config.method}")
+            subject = _gather(checkpoint, config, sizes, say)
+            clip = checkpoint.config.ppo.clip_param
+            found[checkpoint.name] = diagnose(subject, sizes, clip=clip, seed=config.seed, say=say)
+            rollouts[checkpoint.name] = subject.settings
+        lines = _page(found, config, sizes)
+        print("\n".join(lines))
+        replace_file(out / TABLES, ("\n".join(lines) + "\n").encode())
+        seconds = {"wall": time.perf_counter() - started, "cpu": time.process_time() - used}
+        numbers = _numbers(found, rollouts, config, sizes, seconds)
+        replace_file(out / NUMBERS, (json.dumps(numbers, indent=1, allow_nan=False) + "\n").encode())
+        say(f"numbers: {out / NUMBERS}, tables: {out / TABLES}")
+    except (ValueError, OSError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _check(config: DiagnoseConfig) -> None:
+    if not config.checkpoint:
+        raise ValueError("CHECKPOINT: expected at least one run directory or checkpoint file")
+    for name in ("num_envs", "states"):
+        value = getattr(config, name)
+        if value is not None and value < 2:
+            raise ValueError(f"--{name.replace('_', '-')}: expected at least 2, got {value}")
+    if not 0 <= config.seed < 2**62:
+        raise ValueError(f"--seed: expected 0 <= seed < 2**62, got {config.seed}")
+
+
+def _checkpoints(paths: Sequence[Path]) -> list[Checkpoint]:
+    """As named; of one run directory also the one before LSFT, where there is one."""
+    found = [read(path) for path in paths]
+    if len(paths) == 1 and paths[0].is_dir():
+        earlier = before_switch(found[0])
+        found = [*([earlier] if earlier is not None else []), *found]
+    for checkpoint in found:
+        check_method(checkpoint)
+    names = [checkpoint.name for checkpoint in found]
+    if len(set(names)) < len(names):
+        raise ValueError("CHECKPOINT: expected each checkpoint once")
+    return found
+
+
+def _gather(checkpoint: Checkpoint, config: DiagnoseConfig, sizes: Sizes, say: Callable[[str], None]) -> Subject:
+    return gather(
+        checkpoint,
+        task=config.task,
+        num_envs=config.num_envs,
+        states=sizes.states,
+        steps=sizes.steps,
+        seed=config.seed,
+        num_threads=config.num_threads,
+        say=say,
+    )
+
+
+def _page(found: Mapping[str, Diagnosis], config: DiagnoseConfig, sizes: Sizes) -> list[str]:
+    title = ["# p3 diagnose", ""]
+    if config.quick:
+        title += [f"**--quick: {sizes.states} states and few samples. Rough numbers, not results.**", ""]
+    return [*title, *tables(found)]
+
+
+def _numbers(
+    found: Mapping[str, Diagnosis],
+    rollouts: Mapping[str, dict[str, Any]],
+    config: DiagnoseConfig,
+    sizes: Sizes,
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    checkpoints = {}
+    for name, diagnosis in found.items():
+        numbers = asdict(diagnosis)
+        numbers["cloud"].pop("points")
+        for row in numbers["gradient_noise"].values():
+            row.pop("action_noise")
+        checkpoints[name] = {"rollout": rollouts[name], **numbers}
+    return _plain(
+        {
+            "versions": {"p3kernels": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "settings": {"seed": config.seed, "quick": config.quick, **asdict(sizes)},
+            "seconds": seconds,
+            "checkpoints": checkpoints,
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has: null for what is not a finite number."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
