@@ -120,7 +120,10 @@ class Analysis:
                 str(seed): {
                     **{measure.key: _finite(measure.of(run)) for measure in MEASURES},
                     "converged_at": run.converged_at,
-                    "evaluation": run.evaluation,
+                    "evaluation": {
+                        latent: {name: _finite(value) for name, value in numbers.items()}
+                        for latent, numbers in run.evaluation.items()
+                    },
                 }
                 for seed, run in runs.items()
             }

@@ -25,6 +25,8 @@ from trainer.study.versions import versions
 SESSIONS = "study.json"
 """In a run's directory: when and with which versions a study trained it."""
 _POLL_SECONDS = 0.2
+_DRAW_SECONDS = 1.0
+"""Between looks at how far the runs are, on a terminal."""
 _LINE_SECONDS = 60.0
 """Between progress lines where there is no terminal; every event has one."""
 
@@ -72,10 +74,10 @@ def conduct(settings: Settings, jobs: int, report: Callable[[str], None], *, tra
 
 class _Conductor:
     def __init__(self, settings: Settings, jobs: int, report: Callable[[str], None], train: bool) -> None:
-        self.settings, self.train = settings, train
+        self.settings = settings
         self.pool: Pool[int] = Pool(jobs)
         self.line = ProgressLine(report)
-        self.runs = settings.runs()
+        self.runs = [run for run in settings.runs() if train or _may_be_evaluated(run)]
         self.waiting = list(range(len(self.runs)))  # by number: a run's settings are no key
         self.steps: dict[int, str] = {}
         self.done: list[int] = []
@@ -95,14 +97,16 @@ class _Conductor:
                     if passed_on and not self.pool.running:
                         break
                     time.sleep(_POLL_SECONDS)
-                    for number, code in self.pool.ended():
+                    ended = self.pool.ended()
+                    for number, code in ended:
                         self._ended(number, code, interrupted=bool(passed_on))
-                    self.line.show(self._summary())
+                    if ended or self.line.due():
+                        self.line.show(self._summary())
             except KeyboardInterrupt:  # a second signal: they leave at once, with their last checkpoints as they were
                 self.pool.pass_on(interrupt.number or 2)
                 raise
             finally:
-                self.line.close()
+                self.line.close(self._summary())
         if passed_on:
             raise Interrupted(passed_on)
         return self.failures
@@ -113,14 +117,12 @@ class _Conductor:
                 return
             run = self.runs[number]
             owner = in_use(run.path)
-            if owner is not None and self.train:
+            if owner is not None:
                 if number not in self._told:
                     self.line.note(f"{run.path.name}: in use by process {owner}; looked at again when it is free")
                     self._told.add(number)
                 continue
             self.waiting.remove(number)
-            if owner is not None:
-                continue
             try:
                 self._start(number)
             except (ValueError, OSError) as error:
@@ -138,8 +140,6 @@ class _Conductor:
                 "trainer.study.evaluation", evaluation.arguments(run.path, self.settings.evaluation)
             )
             step = "evaluating"
-        elif not self.train:
-            return
         else:
             begun = run.arguments(resume=state == "unfinished")
             command, step = python_command("trainer.cli", begun), "training"
@@ -199,6 +199,14 @@ class _Conductor:
         return format_duration(max([sum(left) / self.pool.size, *left])) if left else "0:00:00"
 
 
+def _may_be_evaluated(run: Run) -> bool:
+    """Trained and free; or damaged, which is told of when its turn comes."""
+    try:
+        return in_use(run.path) is None and state_of(run) == "trained"
+    except (ValueError, OSError):
+        return True
+
+
 def _remember_session(run: Run, arguments: list[str]) -> None:
     run.path.mkdir(parents=True, exist_ok=True)
     path, sessions = run.path / SESSIONS, []
@@ -220,19 +228,23 @@ class ProgressLine:
     def __init__(self, report: Callable[[str], None], stream: TextIO | None = None) -> None:
         self._report, self._stream = report, stream or sys.stderr
         self._tty = self._stream.isatty()
-        self._shown, self._last, self._at = "", "", float("-inf")
+        self._shown, self._at = "", float("-inf")
+
+    def due(self) -> bool:
+        """Whether it is time to look again."""
+        return time.monotonic() - self._at >= (_DRAW_SECONDS if self._tty else _LINE_SECONDS)
 
     def show(self, text: str) -> None:
         """How far it is."""
-        self._last = text
-        if self._tty:
-            if text != self._shown:
-                self._erase()
-                self._shown = text[: shutil.get_terminal_size().columns - 1]
-                self._stream.write(self._shown)
-                self._stream.flush()
-        elif time.monotonic() - self._at >= _LINE_SECONDS:
+        due = self.due()
+        if due:
             self._at = time.monotonic()
+        if self._tty:
+            self._erase()
+            self._shown = text[: shutil.get_terminal_size().columns - 1]
+            self._stream.write(self._shown)
+            self._stream.flush()
+        elif due:
             self._report(text)
 
     def note(self, text: str) -> None:
@@ -240,11 +252,9 @@ class ProgressLine:
         self._erase()
         self._report(text)
 
-    def close(self) -> None:
+    def close(self, text: str) -> None:
         """Leaves the last state behind."""
-        self._erase()
-        if self._last:
-            self._report(self._last)
+        self.note(text)
 
     def _erase(self) -> None:
         if self._shown:

@@ -23,6 +23,7 @@ from trainer.metrics import replace_file
 from trainer.run_dir import locked
 from trainer.study.plan import EvalSettings, Run
 from trainer.study.state import final_checkpoint
+from trainer.study.versions import versions
 from trainer.tasks import make_task
 
 FILE_NAME = "eval.json"
@@ -36,8 +37,10 @@ def read_evaluation(run: Run, settings: EvalSettings) -> Numbers | None:
     """What was measured of the run's final checkpoint with these settings, or None."""
     try:
         kept = json.loads((run.path / FILE_NAME).read_text(encoding="utf-8"))
-        current = kept["settings"] == dataclasses.asdict(settings) and kept["sha256"] == _digest(final_checkpoint(run))
-        return {latent: dict(kept["results"][latent]) for latent in LATENTS} if current else None
+        checkpoint = final_checkpoint(run) if kept["settings"] == dataclasses.asdict(settings) else None
+        if checkpoint is None or kept["sha256"] != _digest(checkpoint):
+            return None
+        return {latent: dict(kept["results"][latent]) for latent in LATENTS}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -66,6 +69,7 @@ def measure(run_dir: Path, settings: EvalSettings) -> Numbers:
         "settings": dataclasses.asdict(settings),
         "checkpoint": path.name,
         "sha256": _digest(path),
+        "versions": versions(),
         "results": results,
     }
     replace_file(run_dir / FILE_NAME, (json.dumps(content, indent=2) + "\n").encode())

@@ -12,7 +12,7 @@ from trainer.study.statistics import mean_std
 LABELS = {
     REWARD: "episode reward",
     LENGTH: "episode length, steps",
-    PROGRESS: "speed along the command, share of it",
+    PROGRESS: "progress term of the reward, 1 = as commanded",
     LEVEL: "curriculum level",
 }
 # Okabe and Ito's colours, which the colour-blind tell apart; dashes and markers tell members of a family apart.
@@ -73,6 +73,8 @@ def _curves(plt: Any, analysis: Analysis) -> Any:
         axis.set_xlabel("environment steps, thousands")
         axis.grid(alpha=0.3)
         axis.margins(x=0)
+        if key == LEVEL:
+            axis.set_ylim(bottom=0, top=max(1.0, axis.get_ylim()[1]))
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(9, len(labels)), frameon=False)
     return figure
@@ -90,19 +92,14 @@ def _final(plt: Any, analysis: Analysis) -> Any:
         axis.scatter(sampled, [row + 0.28] * len(sampled), facecolors="none", edgecolors=colour, marker=marker, s=18)
         mean, std = mean_std(values)
         spread = 0.0 if math.isnan(std) else std
-        axis.errorbar(mean, row - 0.24, xerr=spread, color=colour, fmt="|", markersize=9, capsize=3, linewidth=1.2)
+        axis.errorbar(mean, row - 0.24, xerr=spread, color=colour, fmt="|", markersize=7, capsize=3, linewidth=1.2)
     evaluation = analysis.settings.evaluation
     where = "" if evaluation.level is None else f" at level {evaluation.level}"
     axis.set_yticks(range(len(methods)), methods)
-    axis.invert_yaxis()
-    axis.set_xlabel(f"reward of a fresh {evaluation.seconds:g} s episode{where}: seeds with z at its mean (full),")
-    axis.text(
-        0.5,
-        -0.02,
-        "z sampled (open); bar: mean ± std, z at its mean",
-        transform=figure.transFigure,
-        ha="center",
-        va="top",
+    axis.set_ylim(len(methods) - 0.4, -0.6)
+    axis.set_xlabel(
+        f"reward of a fresh {evaluation.seconds:g} s episode{where}\n"
+        "a mark a seed: full z at its mean, open z sampled; bar: mean ± std, z at its mean"
     )
     axis.grid(axis="x", alpha=0.3)
     return figure

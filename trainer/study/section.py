@@ -13,7 +13,8 @@ from trainer.metrics import replace_file
 from trainer.progress import format_duration
 from trainer.study.analysis import MEASURES, PRIMARY, Analysis, summary
 from trainer.study.conduct import SESSIONS
-from trainer.study.versions import machine, versions
+from trainer.study.evaluation import FILE_NAME as EVALUATION
+from trainer.study.versions import machine
 
 
 def merge(page: Path, name: str, body: str) -> None:
@@ -168,23 +169,33 @@ def _about_tests(analysis: Analysis) -> str:
 
 
 def _made_with(analysis: Analysis) -> str:
-    seconds = [run.seconds for runs in analysis.runs.values() for run in runs.values()]
-    trained = sorted(
-        {made for runs in analysis.runs.values() for run in runs.values() for made in _trained(run.run.path)}
+    runs = [run for runs in analysis.runs.values() for run in runs.values()]
+    seconds = [run.seconds for run in runs]
+    trained = sorted({made for run in runs for made in _versions(run.run.path / SESSIONS)})
+    evaluated = sorted({made for run in runs for made in _versions(run.run.path / EVALUATION)})
+    before = (
+        ["by `p3 train` on its own, which records no commit"] if any(_is_found(run.run.path) for run in runs) else []
     )
-    recorded = "; ".join(trained) or "by `p3 train` before this study, which did not record its commit"
     return (
         f"Training {format_duration(sum(seconds))} of one core in all,"
-        f" {format_duration(sum(seconds) / max(1, len(seconds)))} a run. Trained with: {recorded}."
-        f" Evaluated and analysed with: {_shown(versions())}. {machine()}."
+        f" {format_duration(sum(seconds) / max(1, len(seconds)))} a run."
+        f" Trained with: {'; '.join([*trained, *before])}."
+        f" Evaluated with: {'; '.join(evaluated)}. {machine()}."
     )
 
 
-def _trained(run_dir: Path) -> list[str]:
+def _is_found(run_dir: Path) -> bool:
+    """Whether the run was there before a study came to it."""
+    return not (run_dir / SESSIONS).exists()
+
+
+def _versions(path: Path) -> list[str]:
+    """What a file of the study was made with, one entry for each time; nothing where it does not say."""
     try:
-        sessions = json.loads((run_dir / SESSIONS).read_text(encoding="utf-8"))
-        return [_shown(session["versions"]) for session in sessions]
-    except (OSError, ValueError, KeyError, TypeError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        entries = content if isinstance(content, list) else [content]
+        return [_shown(entry["versions"]) for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
 

@@ -49,27 +49,26 @@ def state_of(run: Run) -> State:
         OtherSettings: The directory holds another run.
         ValueError: It is damaged beyond what a resume mends.
     """
-    newest = latest_checkpoint(run.path)
-    if newest is None:
+    if latest_checkpoint(run.path) is None:
         return "missing"
+    return "trained" if final_checkpoint(run) is not None else "unfinished"
+
+
+def final_checkpoint(run: Run) -> Path | None:
+    """The checkpoint of a trained run's last iteration; None before that.
+
+    Raises:
+        OtherSettings: The directory holds another run.
+        ValueError: It is damaged beyond what a resume mends.
+        FileNotFoundError: It has no checkpoint at all.
+    """
     if not (run.path / "config.json").exists():
         raise ValueError(f"{run.path}: it has checkpoints, but no config.json")
     check_settings(run)
     path, content, _ = newest_readable(run.path, run.config.task)
     if content["iter"] > run.target:
         raise OtherSettings(f"--iterations: {path} is beyond the study's {run.target}")
-    return "trained" if content["iter"] == run.target else "unfinished"
-
-
-def final_checkpoint(run: Run) -> Path:
-    """The checkpoint of a trained run's last iteration.
-
-    Raises:
-        ValueError: There is none that loads.
-    """
-    if state_of(run) != "trained":
-        raise ValueError(f"{run.path}: no checkpoint of iteration {run.target}")
-    return newest_readable(run.path, run.config.task)[0]
+    return path if content["iter"] == run.target else None
 
 
 def in_use(run_dir: Path) -> str | None:
