@@ -166,6 +166,51 @@ void latent_backward(Address d, int64_t d_columns, Address noise, Address d_mean
   });
 }
 
+// pre and out [1 + tangents, rows, columns], shift [columns], the others [rows, columns]; see cpu/kernels.h.
+template <class S>
+void units_forward(int kind, double parameter, Address pre, int64_t tangents, Address shift, Address pre_rest,
+                   bool whole, Address out, Address rest, Address gain, Address residual, int64_t rows,
+                   int64_t columns, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t o = r * columns;
+      k.units_forward(static_cast<p3::Activation>(kind), S(parameter), at<S>(pre, o), rows * columns, tangents,
+                      at<S>(shift), at<S>(pre_rest, o), whole, at<S>(out, o), at<S>(rest, o), at<S>(gain, o),
+                      at<S>(residual, o), columns);
+    }
+  });
+}
+
+template <class S>
+void units_backward(int kind, double parameter, Address pre, int64_t tangents, Address shift, Address pre_rest,
+                    bool whole, Address d_out, Address d_rest, Address d_gain, Address d_residual, Address d_pre,
+                    Address d_pre_rest, int64_t rows, int64_t columns, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t o = r * columns;
+      k.units_backward(static_cast<p3::Activation>(kind), S(parameter), at<S>(pre, o), rows * columns, tangents,
+                       at<S>(shift), at<S>(pre_rest, o), whole, at<S>(d_out, o), at<S>(d_rest, o), at<S>(d_gain, o),
+                       at<S>(d_residual, o), at<S>(d_pre, o), at<S>(d_pre_rest, o), columns);
+    }
+  });
+}
+
+// rows, d_scaled and weighted [rows, actions, columns], the others [rows, columns].
+template <class S>
+void rows_backward(Address rows_of_actions, Address d_scaled, Address weighted, Address gain, Address residual,
+                   Address d_gain, Address d_residual, int64_t actions, int64_t rows, int64_t columns, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(rows, actions * columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t o = r * columns;
+      k.rows_backward(at<S>(rows_of_actions, actions * o), at<S>(d_scaled, actions * o), at<S>(weighted, actions * o),
+                      at<S>(gain, o), at<S>(residual, o), at<S>(d_gain, o), at<S>(d_residual, o), actions, columns);
+    }
+  });
+}
+
 // out [samples, rows, columns] for samples first_sample.. and rows first_row.. of the whole.
 template <class S>
 void normal(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row, int64_t rows,
@@ -189,6 +234,9 @@ void define(py::module_& m, const std::string& suffix) {
   m.def(("mixture_forward_" + suffix).c_str(), &mixture_forward<S>, guard);
   m.def(("mixture_backward_" + suffix).c_str(), &mixture_backward<S>, guard);
   m.def(("latent_backward_" + suffix).c_str(), &latent_backward<S>, guard);
+  m.def(("units_forward_" + suffix).c_str(), &units_forward<S>, guard);
+  m.def(("units_backward_" + suffix).c_str(), &units_backward<S>, guard);
+  m.def(("rows_backward_" + suffix).c_str(), &rows_backward<S>, guard);
   m.def(("normal_" + suffix).c_str(), &normal<S>, guard);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include "activation_moments.h"
+#include "linearised_units.h"
 #include "mixture_log_prob.h"
 #include "philox_normal.h"
 
@@ -12,7 +13,8 @@ namespace P3_ISA {
   extern const Kernels<S> kernels_##S;                                                                       \
   const Kernels<S> kernels_##S = {moments_forward<S>,     moments_backward<S>, activation_forward<S>,        \
                                   activation_backward<S>, mixture_constant<S>, mixture_forward<S>,           \
-                                  mixture_backward<S>,    latent_backward<S>,  normal<S>};
+                                  mixture_backward<S>,    latent_backward<S>,  units_forward<S>,             \
+                                  units_backward<S>,      rows_backward<S>,    normal<S>};
 P3_TABLE(float)
 P3_TABLE(double)
 #undef P3_TABLE

@@ -35,6 +35,21 @@ struct Kernels {
   // d_mean [n] += sum_i d_i and d_std [n] += sum_i d_i noise_i over the samples of one row; the d_i are d_stride apart.
   void (*latent_backward)(const S* d, int64_t d_stride, const S* noise, int64_t noise_stride, int64_t num_samples,
                           S* d_mean, S* d_std, int64_t n);
+  // One row of a layer in `mlp_covariance`. pre: mean [n], then num_tangents tangents [n], `stride` apart; `shift` [n] is
+  // added to the mean. pre_rest [n] is the variance beside that of the tangents or, with `whole`, all of it. out has the
+  // layout of pre; where `rest` is null it gets the mean alone.
+  void (*units_forward)(Activation kind, S parameter, const S* pre, int64_t stride, int64_t num_tangents,
+                        const S* shift, const S* pre_rest, bool whole, S* out, S* rest, S* gain, S* residual,
+                        int64_t n);
+  // Gradients of pre and pre_rest; d_rest is null where units_forward's rest was.
+  void (*units_backward)(Activation kind, S parameter, const S* pre, int64_t stride, int64_t num_tangents,
+                         const S* shift, const S* pre_rest, bool whole, const S* d_out, const S* d_rest,
+                         const S* d_gain, const S* d_residual, S* d_pre, S* d_pre_rest, int64_t n);
+  // One row of the batch, of whose action the `rows` [A, n] are the derivatives by the units. d_scaled [A, n], the
+  // gradient of rows * gain, becomes that of rows; weighted [A, n], the covariance's gradient times rows, becomes
+  // rows * gain; d_gain and d_residual [n] are written.
+  void (*rows_backward)(const S* rows, S* d_scaled, S* weighted, const S* gain, const S* residual, S* d_gain,
+                        S* d_residual, int64_t num_actions, int64_t n);
   // [n] standard normals of one (seed, stream, sample, row).
   void (*normal)(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* out, int64_t n);
 };

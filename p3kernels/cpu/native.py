@@ -162,3 +162,101 @@ def normal(seed: int, stream: int, first_sample: int, first_row: int, out: Tenso
     _function("normal", out)(
         seed, stream, first_sample, samples, first_row, rows, columns, _address(out), torch.get_num_threads()
     )
+
+
+def units_forward(
+    kind: int,
+    parameter: float,
+    pre: Tensor,
+    bias: Tensor,
+    pre_rest: Tensor,
+    whole: bool,
+    out: Tensor,
+    rest: Tensor | None,
+    gain: Tensor,
+    residual: Tensor,
+) -> None:
+    """Linearised units of a layer, from pre-activations to activations.
+
+    pre and out [1 + K, R, O]: the means, without the bias [O], and K tangents; where `rest` is None `out` gets the mean
+    alone and may be [1, R, O]. pre_rest [R, O] is the variance beside that of the tangents or, with `whole`, all of it.
+    """
+    _function("units_forward", pre)(
+        kind,
+        parameter,
+        _address(pre),
+        pre.shape[0] - 1,
+        _address(bias),
+        _address(pre_rest),
+        whole,
+        _address(out),
+        _address(rest),
+        _address(gain),
+        _address(residual),
+        pre.shape[1],
+        pre.shape[2],
+        torch.get_num_threads(),
+    )
+
+
+def units_backward(
+    kind: int,
+    parameter: float,
+    pre: Tensor,
+    bias: Tensor,
+    pre_rest: Tensor,
+    whole: bool,
+    d_out: Tensor,
+    d_rest: Tensor | None,
+    d_gain: Tensor,
+    d_residual: Tensor,
+    d_pre: Tensor,
+    d_pre_rest: Tensor,
+) -> None:
+    """d_pre [1 + K, R, O] and d_pre_rest [R, O] of `units_forward`; d_rest is None where rest was."""
+    _function("units_backward", pre)(
+        kind,
+        parameter,
+        _address(pre),
+        pre.shape[0] - 1,
+        _address(bias),
+        _address(pre_rest),
+        whole,
+        _address(d_out),
+        _address(d_rest),
+        _address(d_gain),
+        _address(d_residual),
+        _address(d_pre),
+        _address(d_pre_rest),
+        pre.shape[1],
+        pre.shape[2],
+        torch.get_num_threads(),
+    )
+
+
+def rows_backward(
+    rows: Tensor,
+    d_scaled: Tensor,
+    weighted: Tensor,
+    gain: Tensor,
+    residual: Tensor,
+    d_gain: Tensor,
+    d_residual: Tensor,
+) -> None:
+    """Through scaled = rows ∘ gain and rows diag(residual) rowsᵀ, [R, A, O] and [R, O].
+
+    d_scaled becomes the gradient of rows; `weighted`, the covariance's gradient times rows, becomes `scaled`.
+    """
+    _function("rows_backward", rows)(
+        _address(rows),
+        _address(d_scaled),
+        _address(weighted),
+        _address(gain),
+        _address(residual),
+        _address(d_gain),
+        _address(d_residual),
+        rows.shape[1],
+        rows.shape[0],
+        rows.shape[2],
+        torch.get_num_threads(),
+    )

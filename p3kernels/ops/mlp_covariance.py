@@ -3,15 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
 from p3kernels.backends import choose_backend
+from p3kernels.cpu import mlp_covariance as cpu_kernel
 from p3kernels.ops.linear_moments import check_linear
 
 TRANSFORMS = ("linear", "unscented")
+
+
+@torch.library.custom_op("p3kernels::mlp_covariance_cpu", mutates_args=(), device_types="cpu")
+def _operator(
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    directions: Tensor,
+    kind: int,
+    parameter: float,
+) -> tuple[Tensor, Tensor]:
+    """Mean [B, A] and covariance [B, A, A]; `directions` [J, K] has no gradient."""
+    contiguous = [bias.contiguous() for bias in biases]
+    return cpu_kernel.forward(mean, var, weights, contiguous, directions, kind, parameter)
+
+
+@_operator.register_fake
+def _(
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    directions: Tensor,
+    kind: int,
+    parameter: float,
+) -> tuple[Tensor, Tensor]:
+    rows, actions = mean.shape[0], weights[-1].shape[0]
+    return mean.new_empty(rows, actions), mean.new_empty(rows, actions, actions)
+
+
+@torch.library.custom_op("p3kernels::mlp_covariance_backward_cpu", mutates_args=(), device_types="cpu")
+def _operator_backward(
+    d_out_mean: Tensor,
+    d_covariance: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    directions: Tensor,
+    kind: int,
+    parameter: float,
+) -> list[Tensor]:
+    """[d_mean, d_var, *d_weights, *d_biases]."""
+    contiguous = [bias.contiguous() for bias in biases]
+    d_mean, d_var, d_weights, d_biases = cpu_kernel.backward(
+        d_out_mean, d_covariance, mean, var, weights, contiguous, directions, kind, parameter
+    )
+    return [d_mean, d_var, *d_weights, *d_biases]
+
+
+@_operator_backward.register_fake
+def _(
+    d_out_mean: Tensor,
+    d_covariance: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    directions: Tensor,
+    kind: int,
+    parameter: float,
+) -> list[Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor in (mean, var, *weights, *biases)]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    mean, var, weights, biases, directions, ctx.kind, ctx.parameter = inputs
+    ctx.layers = len(weights)
+    ctx.save_for_backward(mean, var, directions, *weights, *biases)
+
+
+def _differentiate(ctx: Any, d_out_mean: Tensor, d_covariance: Tensor) -> tuple[Any, ...]:
+    mean, var, directions, *parameters = ctx.saved_tensors
+    layers = ctx.layers
+    d_mean, d_var, *d_parameters = _operator_backward(
+        d_out_mean,
+        d_covariance,
+        mean,
+        var,
+        parameters[:layers],
+        parameters[layers:],
+        directions,
+        ctx.kind,
+        ctx.parameter,
+    )
+    return d_mean, d_var, d_parameters[:layers], d_parameters[layers:], None, None, None
+
+
+_operator.register_autograd(_differentiate, setup_context=_setup_context)
 
 
 def _check_directions(directions: Tensor | None, var: Tensor, transform: str) -> None:
@@ -73,10 +166,17 @@ def mlp_covariance(
         chosen = "reference"
     check_linear(mean, var, chosen)
     checks.check_layers(mean.shape[1], "mean", mean, weights, biases, chosen)
-    resolve_activation(activation, activation_parameter)
+    kind, parameter = resolve_activation(activation, activation_parameter)
     if transform not in TRANSFORMS:
         raise ValueError(f"transform: expected one of {', '.join(TRANSFORMS)}, got {transform!r}")
     _check_directions(directions, var, transform)
     if transform == "unscented":
         return reference.mlp_unscented(mean, var, weights, biases, activation, activation_parameter)
-    return reference.mlp_covariance(mean, var, weights, biases, activation, activation_parameter, directions)
+    if chosen == "reference":
+        return reference.mlp_covariance(mean, var, weights, biases, activation, activation_parameter, directions)
+    every = torch.eye(var.shape[1], dtype=var.dtype) if directions is None else directions.detach()
+    present = [
+        weight.new_zeros(weight.shape[0]) if bias is None else bias
+        for weight, bias in zip(weights, biases, strict=True)
+    ]
+    return _operator(mean, var, list(weights), present, every, kind, parameter)

@@ -1,0 +1,252 @@
+"""Mean and covariance through a whole MLP on a CPU, by statistical linearisation.
+
+Rows of the batch go through in tiles: the action's rows [tile, A, H] exist for one tile at a time, and the backward
+pass makes them again, so memory does not grow with the batch beyond inputs and outputs. Matrix products are torch's;
+between them one native pass a layer does the units, another the gradients of the action's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from p3kernels.cpu import native
+from p3kernels.cpu.workspace import Workspace
+from p3kernels.reference.mlp_covariance import SMALLEST_VAR
+
+TILE_ROWS = 2048
+"""Rows of a matrix product: batch rows times actions or tangents, whichever are more."""
+
+
+@dataclass
+class _Layer:
+    """A hidden layer's units on one tile of R rows."""
+
+    pre: Tensor
+    """[1 + K, R, H]: pre-activation means without the bias, and tangents."""
+    pre_rest: Tensor
+    """[R, H]: the variance beside that of the tangents; of the first layer all of it."""
+    out: Tensor
+    """[1 + K, R, H], of the last hidden layer [1, R, H]: means and tangents behind the activation."""
+    rest: Tensor | None
+    """[R, H]: the variance beside that of the tangents; of the last hidden layer nobody asks."""
+    gain: Tensor
+    residual: Tensor
+
+
+class _Network:
+    """The parameters, in the forms in which the passes need them."""
+
+    def __init__(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], directions: Tensor, kind: int, parameter: float
+    ) -> None:
+        self.weights, self.biases, self.kind, self.parameter = weights, biases, kind, parameter
+        self.stochastic, self.hidden, self.actions = directions.shape[0], len(weights) - 1, weights[-1].shape[0]
+        self.columns = slice(weights[0].shape[1] - self.stochastic, None)
+        # What the variances and the action's rows see of a layer: of the first its stochastic columns.
+        self.seen = [weights[0][:, self.columns], *weights[1:]]
+        self.squares = [weight.square() for weight in self.seen[:-1]]
+        self.across = directions.t()[:, None] if self.hidden > 1 else directions.new_empty(0, 1, self.stochastic)
+        self.tangents = self.across.shape[0]
+        self.tile = max(1, TILE_ROWS // max(self.actions, self.tangents + 1))
+
+    def units(self, work: Workspace, mean: Tensor, var: Tensor) -> list[_Layer]:
+        """Every hidden layer's units, from the inputs on; the tangents of the inputs are left in `work`."""
+        rows, layers = mean.shape[0], list[_Layer]()
+        for index in range(self.hidden):
+            weight, last = self.weights[index], index == self.hidden - 1
+            width, count = weight.shape[0], 1 + self.tangents
+            pre = work.take(f"pre {index}", count, rows, width)
+            pre_rest = work.take(f"pre_rest {index}", rows, width)
+            if index == 0:
+                torch.mm(mean, weight.t(), out=pre[0])
+                torch.mm(var, self.squares[0].t(), out=pre_rest)
+                inputs = work.take("inputs", self.tangents, rows, self.stochastic)
+                torch.mul(self.across, (var + SMALLEST_VAR).sqrt_(), out=inputs)
+                torch.mm(inputs.flatten(0, 1), self.seen[0].t(), out=pre[1:].flatten(0, 1))
+            else:
+                below = layers[-1]
+                assert below.rest is not None
+                torch.mm(below.out.flatten(0, 1), weight.t(), out=pre.flatten(0, 1))
+                torch.mm(below.rest, self.squares[index].t(), out=pre_rest)
+            out = work.take(f"out {index}", 1 if last else count, rows, width)
+            rest = None if last else work.take(f"rest {index}", rows, width)
+            gain, residual = (work.take(f"{name} {index}", rows, width) for name in ("gain", "residual"))
+            native.units_forward(
+                self.kind, self.parameter, pre, self.biases[index], pre_rest, index == 0, out, rest, gain, residual
+            )
+            layers.append(_Layer(pre, pre_rest, out, rest, gain, residual))
+        return layers
+
+    def rows(self, work: Workspace, layers: Sequence[_Layer], covariance: Tensor | None, var: Tensor) -> list[Tensor]:
+        """∂action/∂x [R, A, ·] of the inputs and of every hidden layer's units; fills `covariance` [R, A, A].
+
+        Without a covariance to fill, every layer's rows are kept apart; with one, only the present layer's exist.
+        """
+        count, keep = var.shape[0], covariance is None
+        rows = work.take(f"rows {self.hidden}", count, *self.seen[-1].shape)
+        rows.copy_(self.seen[-1].expand_as(rows))
+        kept = [rows]
+        for index in reversed(range(self.hidden)):
+            layer, width = layers[index], rows.shape[2]
+            scaled = work.take("scaled", count, self.actions, width)
+            if covariance is not None:
+                torch.mul(rows, layer.residual[:, None], out=scaled)
+                covariance.baddbmm_(scaled, rows.mT, beta=int(index < self.hidden - 1))
+            torch.mul(rows, layer.gain[:, None], out=scaled)
+            below = self.seen[index]
+            rows = work.take(f"rows {index if keep else index % 2}", count, self.actions, below.shape[1])
+            torch.mm(scaled.flatten(0, 1), below, out=rows.flatten(0, 1))
+            kept.append(rows)
+        if covariance is not None:
+            scaled = torch.mul(rows, var[:, None], out=work.take("scaled", *rows.shape))
+            covariance.baddbmm_(scaled, rows.mT, beta=int(self.hidden > 0))
+        return kept[::-1]
+
+
+def forward(
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    directions: Tensor,
+    kind: int,
+    parameter: float,
+) -> tuple[Tensor, Tensor]:
+    """Mean [B, A] and covariance [B, A, A]."""
+    network, work = _Network(weights, biases, directions, kind, parameter), Workspace(mean)
+    out_mean = mean.new_empty(mean.shape[0], network.actions)
+    covariance = mean.new_empty(mean.shape[0], network.actions, network.actions)
+    for begin in range(0, mean.shape[0], network.tile):
+        tile = slice(begin, begin + network.tile)
+        layers = network.units(work, mean[tile], var[tile])
+        top = layers[-1].out[0] if layers else mean[tile]
+        torch.addmm(biases[-1], top, weights[-1].t(), out=out_mean[tile])
+        network.rows(work, layers, covariance[tile], var[tile])
+    return out_mean, covariance
+
+
+class _Gradients:
+    """What a backward pass adds up over the tiles, and the tile's part of it."""
+
+    def __init__(self, network: _Network, mean: Tensor, var: Tensor) -> None:
+        self.network, self.work = network, Workspace(mean)
+        self.mean, self.var = mean.new_empty(mean.shape), var.new_empty(var.shape)  # contiguous, whatever the inputs
+        self.weights = [weight.new_zeros(weight.shape) for weight in network.weights]
+        self.squares = [square.new_zeros(square.shape) for square in network.squares]
+        self.biases = [bias.new_zeros(bias.shape) for bias in network.biases]
+        self.seen = [self.weights[0][:, network.columns], *self.weights[1:]]
+
+    def tile(self, tile: slice, d_out_mean: Tensor, d_covariance: Tensor, mean: Tensor, var: Tensor) -> None:
+        """Adds the gradients of one tile."""
+        layers = self.network.units(self.work, mean, var)
+        from_rows, self.var[tile] = self._rows(layers, d_covariance + d_covariance.mT, var)
+        self._units(layers, from_rows, d_out_mean, mean, var, tile)
+
+    def _rows(
+        self, layers: Sequence[_Layer], weighting: Tensor, var: Tensor
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        """Back through the action's rows, from the inputs to the outputs: d_gain, d_residual of each layer; d_var."""
+        network, work = self.network, self.work
+        rows = network.rows(work, layers, None, var)
+        count, actions = rows[0].shape[:2]
+        d_rows = torch.bmm(weighting, rows[0], out=work.take("d_rows 0", *rows[0].shape))
+        d_var = 0.5 * torch.einsum("bah,bah->bh", d_rows, rows[0])
+        d_rows.mul_(var[:, None])
+        gradients = []
+        for index, layer in enumerate(layers):
+            width = layer.gain.shape[1]
+            d_scaled = work.take(f"d_rows {(index + 1) % 2}", count, actions, width)
+            torch.mm(d_rows.flatten(0, 1), network.seen[index].t(), out=d_scaled.flatten(0, 1))
+            weighted = torch.bmm(weighting, rows[index + 1], out=work.take("scaled", count, actions, width))
+            d_gain, d_residual = (work.take(f"d_{name} {index}", count, width) for name in ("gain", "residual"))
+            native.rows_backward(rows[index + 1], d_scaled, weighted, layer.gain, layer.residual, d_gain, d_residual)
+            self.seen[index].addmm_(weighted.flatten(0, 1).t(), d_rows.flatten(0, 1))
+            gradients.append((d_gain, d_residual))
+            d_rows = d_scaled
+        self.seen[-1].add_(d_rows.sum(0))
+        return gradients, d_var
+
+    def _units(
+        self,
+        layers: Sequence[_Layer],
+        from_rows: Sequence[tuple[Tensor, Tensor]],
+        d_out_mean: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        tile: slice,
+    ) -> None:
+        """Back through the units, from the outputs to the inputs."""
+        network, work = self.network, self.work
+        self.weights[-1].addmm_(d_out_mean.t(), layers[-1].out[0] if layers else mean)
+        self.biases[-1].add_(d_out_mean.sum(0))
+        d_out, d_rest = (d_out_mean @ network.weights[-1])[None], None
+        for index in reversed(range(network.hidden)):
+            layer, (d_gain, d_residual) = layers[index], from_rows[index]
+            d_pre = work.take("d_pre", *layer.pre.shape)
+            d_pre_rest = work.take("d_pre_rest", *layer.pre_rest.shape)
+            native.units_backward(
+                network.kind,
+                network.parameter,
+                layer.pre,
+                network.biases[index],
+                layer.pre_rest,
+                index == 0,
+                d_out,
+                d_rest,
+                d_gain,
+                d_residual,
+                d_pre,
+                d_pre_rest,
+            )
+            self.biases[index].add_(d_pre[0].sum(0))
+            weight, square = network.weights[index], network.squares[index]
+            if index > 0:
+                below = layers[index - 1]
+                assert below.rest is not None
+                self.weights[index].addmm_(d_pre.flatten(0, 1).t(), below.out.flatten(0, 1))
+                self.squares[index].addmm_(d_pre_rest.t(), below.rest)
+                d_out = work.take("d_out", d_pre.shape[0], len(mean), weight.shape[1])
+                torch.mm(d_pre.flatten(0, 1), weight, out=d_out.flatten(0, 1))
+                d_rest = torch.mm(d_pre_rest, square, out=work.take("d_rest", len(mean), weight.shape[1]))
+                continue
+            inputs = work.take("inputs", network.tangents, *var.shape)
+            self.weights[0].addmm_(d_pre[0].t(), mean)
+            self.seen[0].addmm_(d_pre[1:].flatten(0, 1).t(), inputs.flatten(0, 1))
+            self.squares[0].addmm_(d_pre_rest.t(), var)
+            torch.mm(d_pre[0], weight, out=self.mean[tile])
+            self.var[tile].addmm_(d_pre_rest, square)
+            d_inputs = (d_pre[1:].flatten(0, 1) @ network.seen[0]).view_as(inputs)
+            d_std = (d_inputs * network.across).sum(0)
+            self.var[tile].addcdiv_(d_std, (var + SMALLEST_VAR).sqrt_(), value=0.5)
+        if not layers:
+            torch.mm(d_out_mean, network.weights[-1], out=self.mean[tile])
+
+    def finish(self) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+        """d_mean, d_var, d_weights, d_biases."""
+        for seen, d_seen, d_square in zip(self.network.seen, self.seen, self.squares, strict=False):
+            d_seen.addcmul_(seen, d_square, value=2)
+        return self.mean, self.var, self.weights, self.biases
+
+
+def backward(
+    d_out_mean: Tensor,
+    d_covariance: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    directions: Tensor,
+    kind: int,
+    parameter: float,
+) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    """d_mean, d_var, d_weights, d_biases."""
+    network = _Network(weights, biases, directions, kind, parameter)
+    gradients = _Gradients(network, mean, var)
+    for begin in range(0, mean.shape[0], network.tile):
+        tile = slice(begin, begin + network.tile)
+        gradients.tile(tile, d_out_mean[tile], d_covariance[tile], mean[tile], var[tile])
+    return gradients.finish()
