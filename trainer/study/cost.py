@@ -27,7 +27,7 @@ from trainer.study.versions import machine, versions
 
 SUMMARY = "time and peak memory of one PPO update by each method, as ratios to the VAE's"
 BASE = "vae"
-METHODS = (BASE, "mc(5)", "mc(15)", "mc(50)", "mm", "ae", "spr", "simple-actor-critic")
+METHODS = (BASE, "mc(5)", "mc(15)", "mc(50)", "mm", "cm", "ae", "spr", "simple-actor-critic")
 PAPER: dict[str, tuple[float, float]] = {
     "vae": (0.85, 13438),
     "mc(5)": (0.86, 14875),

@@ -37,7 +37,7 @@ STUDIES = {
             name="estimators",
             title="Estimators over seeds",
             summary="one network, trained with each estimator of its likelihood, against the single sample of the VAE",
-            methods=("vae", "z-mean", "mc(5)", "mc(15)", "mc(50)", "mm", "p3"),
+            methods=("vae", "z-mean", "mc(5)", "mc(15)", "mc(50)", "mm", "p3", "cm", "cm-diagonal"),
             reference="vae",
             seeds=(1, 2, 3, 4, 5),
         ),
