@@ -7,7 +7,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,13 +16,14 @@ import torch
 import tyro
 
 from p3kernels.version import __version__
+from trainer.diagnose_figures import write_figures
+from trainer.diagnose_files import FOLDER, NUMBERS, TABLES
 from trainer.diagnose_numbers import QUICK, Diagnosis, Sizes, diagnose
-from trainer.diagnose_states import Checkpoint, Subject, before_switch, check_method, gather, read
+from trainer.diagnose_states import Checkpoint, Say, Subject, before_switch, check_method, gather, read
 from trainer.diagnose_table import tables
 from trainer.metrics import replace_file
-
-FOLDER = "diagnose"
-NUMBERS, TABLES = "diagnose.json", "diagnose.md"
+from trainer.report import write_report
+from trainer.tasks import make_task
 
 
 @dataclass
@@ -82,10 +83,24 @@ def main(arguments: Sequence[str], prog: str = "p3 diagnose") -> int:
         numbers = _numbers(found, rollouts, config, sizes, seconds)
         replace_file(out / NUMBERS, (json.dumps(numbers, indent=1, allow_nan=False) + "\n").encode())
         say(f"numbers: {out / NUMBERS}, tables: {out / TABLES}")
+        _draw(found, out, checkpoints, say)
     except (ValueError, OSError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _draw(found: Mapping[str, Diagnosis], out: Path, checkpoints: Sequence[Checkpoint], say: Say) -> None:
+    """The figures, and the run's report where they belong to it."""
+    robots = {make_task(checkpoint.config.task).config.robot for checkpoint in checkpoints}
+    names = None
+    if len(robots) == 1:
+        names = [name.removesuffix("_joint") for name in robots.pop().joint_names]
+    figures = write_figures(found, out, names)
+    say(f"figures: {out}/*.png" if figures else "no figures: matplotlib is missing; pip install 'p3kernels[train]'")
+    run_dir = checkpoints[-1].run_dir
+    if out == run_dir / FOLDER and (run_dir / "metrics.jsonl").exists():
+        say(f"report: {write_report(run_dir)}")
 
 
 def _check(config: DiagnoseConfig) -> None:
@@ -113,7 +128,7 @@ def _checkpoints(paths: Sequence[Path]) -> list[Checkpoint]:
     return found
 
 
-def _gather(checkpoint: Checkpoint, config: DiagnoseConfig, sizes: Sizes, say: Callable[[str], None]) -> Subject:
+def _gather(checkpoint: Checkpoint, config: DiagnoseConfig, sizes: Sizes, say: Say) -> Subject:
     return gather(
         checkpoint,
         task=config.task,

@@ -146,7 +146,7 @@ def diagnose(subject: Subject, sizes: Sizes, *, clip: float, seed: int, say: Cal
             advantages,
             clip=clip,
             common=row.common,
-            redraws=sizes.redraws,
+            redraws=sizes.redraws if row.drawn else 2,
             seed=seed,
         )
         for name, row in gradient_rows().items()

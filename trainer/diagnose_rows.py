@@ -21,10 +21,16 @@ class Row:
     """Old and new likelihood share their latents."""
 
     @property
+    def drawn(self) -> bool:
+        """Whether two evaluations differ."""
+        return isinstance(self.estimator, MonteCarlo)
+
+    @property
     def repeats(self) -> int:
-        """Actions a state: as many as cost no more than a few of N = 50."""
-        count = self.estimator.num_samples if isinstance(self.estimator, MonteCarlo) else MOST_REPEATS
-        return max(1, min(MOST_REPEATS, 200 // count))
+        """Actions a state: as many as cost no more than a few of N = 50, and one where nothing is drawn."""
+        if not isinstance(self.estimator, MonteCarlo) or self.common:
+            return 1
+        return max(1, min(MOST_REPEATS, 200 // self.estimator.num_samples))
 
 
 def closed_form_estimators() -> dict[str, Estimator]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from trainer.metrics import read_metrics, replace_file
 from trainer.progress import format_duration
+from trainer.report_diagnostics import diagnostics_section
 
 FILE_NAME = "report.html"
 MISSING = "matplotlib is not installed (pip install 'p3kernels[train]'): tables only, no curves."
@@ -57,9 +58,11 @@ th, td { padding: .25rem 1.25rem .25rem 0; text-align: left; vertical-align: top
 th { font-weight: 500; color: var(--quiet); }
 td.number { text-align: right; white-space: nowrap; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(21rem, 100%), 1fr)); gap: 1.25rem; }
+.diagnostics { display: grid; gap: 1.75rem; }
 figure { margin: 0; }
 figcaption { font-size: .9rem; font-weight: 500; overflow-wrap: anywhere; }
 figure img { display: block; width: 100%; height: auto; }
+.diagnostics img { width: auto; max-width: 100%; max-height: 60rem; }
 details { margin-top: .75rem; }
 summary { cursor: pointer; }
 pre { overflow-x: auto; padding: .75rem; background: #f6f7f9; font-size: .8rem; line-height: 1.4; }
@@ -103,7 +106,7 @@ def write_report(run_dir: Path) -> Path:
     if draw is None:
         body.append(f"<p>{html.escape(MISSING)}</p>")
     body += _sections(series, changes, draw)
-    body.append(_config(run_dir / "config.json"))
+    body += [diagnostics_section(run_dir), _config(run_dir / "config.json")]
     page = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
