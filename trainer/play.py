@@ -85,10 +85,9 @@ def choose_viewer(config: PlayConfig, *, display: bool, terminal: bool) -> str:
 def _play(config: PlayConfig) -> int:
     if config.seconds is not None and config.seconds <= 0:
         raise ValueError(f"--seconds: expected a positive number, got {config.seconds:g}")
-    is_file = config.checkpoint.suffix == ".pt"
-    run_dir = config.checkpoint.parent if is_file else config.checkpoint
     display = _has_display()
     viewer = choose_viewer(config, display=display, terminal=sys.stdout.isatty())
+    run_dir = config.checkpoint if config.checkpoint.is_dir() else config.checkpoint.parent
     video = config.video or run_dir / "play.mp4"
     if viewer == "none":
         _check_video(video, config)
@@ -98,20 +97,28 @@ def _play(config: PlayConfig) -> int:
     # MuJoCo reads MUJOCO_GL when it is imported, so these wait until it is set.
     import torch  # noqa: PLC0415
 
-    from trainer.evaluate import load_policy, terrain_level  # noqa: PLC0415
+    from trainer.evaluate import terrain_level  # noqa: PLC0415
+    from trainer.evaluate_policy import load_candidate  # noqa: PLC0415
     from trainer.tasks import make_task  # noqa: PLC0415
     from trainer.viewer.session import Session  # noqa: PLC0415
 
-    actor, run, path = load_policy(run_dir, config.checkpoint if is_file else None)
+    candidate = load_candidate(config.checkpoint)
+    run, path = candidate.config, candidate.path
     task = make_task(run.task)
     torch.manual_seed(config.seed)
     level = terrain_level(task, config.level)
-    session = Session(actor, task, latent=config.latent, level=level, terrain=config.terrain, seed=config.seed)
+    session = Session(
+        candidate.actor, task, latent=config.latent, level=level, terrain=config.terrain, seed=config.seed
+    )
     print(f"{path}: {run.task}, {run.method}")
     if viewer == "mujoco":
         from trainer.viewer.window import show  # noqa: PLC0415  needs a window system
 
         show(session, config.seconds)
+    elif viewer == "browser":
+        from trainer.viewer.browser import serve  # noqa: PLC0415
+
+        serve(session, f"{run.task}, {run.method}, {path.name}", config.host, config.port, config.seconds)
     else:
         from trainer.viewer.video import record  # noqa: PLC0415
 

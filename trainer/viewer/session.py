@@ -83,7 +83,7 @@ class Session:
 
     def step(self) -> None:
         """One control step; an episode that ends is followed by the next."""
-        with torch.inference_mode(), one_thread():
+        with torch.no_grad(), one_thread():
             self._command()
             action = action_of(self.actor, self.latent)(self.env.get_observations())
             _, reward, done, extras = self.env.step(action)
@@ -122,6 +122,23 @@ class Session:
             episode.heading[0] += self._by_hand[2] * self.dt
 
     @property
+    def level(self) -> int:
+        """Of the terrain; 0 on a plane."""
+        return int(self.env.engine.tile_of[0]) // self.task.config.tile_variants % self.task.config.num_levels
+
+    @property
+    def terrain(self) -> str:
+        """Name of the terrain the robot is on; empty on a plane."""
+        tiles = self.env.engine.tiles
+        return tiles[int(self.env.engine.tile_of[0])].name if tiles else ""
+
+    @property
+    def proprio_latent(self) -> int:
+        """Columns of the latent that tell of the history; those of the scan come after them."""
+        encoder = getattr(self.actor, "encoder", None)
+        return 0 if encoder is None else encoder.proprio_latent
+
+    @property
     def command(self) -> tuple[float, float, float]:
         """Forward and sideways velocity and yaw rate that the robot is asked for now."""
         forward, left, turn = self.env.episode.command[0].tolist()
@@ -140,7 +157,7 @@ class Session:
 
     def spread(self) -> Spread:
         """At the present observation."""
-        with torch.inference_mode(), one_thread():
+        with torch.no_grad(), one_thread():
             actor = self.actor
             context, latent = actor.encode(self.env.get_observations())
             matched = MomentMatching().policy(actor.mlp, context, latent.mean, latent.std, actor.action_std)

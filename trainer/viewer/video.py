@@ -25,7 +25,7 @@ def record(session: Session, path: Path, seconds: float, width: int, height: int
     picture = Picture(session.env)
     scene = picture.model.vis.global_
     scene.offwidth, scene.offheight = max(scene.offwidth, width), max(scene.offheight, height)
-    picture.model.vis.quality.shadowsize = 1024  # MuJoCo's 4096 is most of the time of a software renderer
+    picture.model.vis.quality.shadowsize = 2048  # MuJoCo's 4096 is most of the time of a software renderer
     rate = round(1 / session.dt)
     skip = max(rate // GIF_FPS, 1) if path.suffix == ".gif" else 1
     writer = _writer(path, (width, height), rate / skip)
