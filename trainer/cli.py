@@ -27,9 +27,10 @@ class Command:
 
 COMMANDS = {
     "train": Command("trainer.train", "train a policy: G1 or walker, by P3 or a baseline"),
-    "play": Command("trainer.play", "watch a trained policy, in a window or as an mp4"),
-    "eval": Command("trainer.evaluate", "judge trained policies side by side: reward, lifetime, success, energy by terrain"),
+    "play": Command("trainer.play", "watch a trained policy, in the browser, in a window or as a video"),
+    "eval": Command("trainer.evaluate", "judge trained policies side by side: reward, lifetime, success, energy"),
     "diagnose": Command("trainer.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"),
+    "export": Command("trainer.export", "write a policy as one ONNX file, compared with torch, with its contract"),
     "report": Command("trainer.report", "write a run's report.html again"),
     "study": Command("trainer.study.command", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
@@ -82,8 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("trainer", "p3kernels"):
             raise  # ours: a fault, not a missing package
+        extra = "export" if (error.name or "").startswith("onnx") else "train"
         print(
-            f"p3 {name}: needs {error.name}, which is not installed; run: pip install 'p3kernels[train]'",
+            f"p3 {name}: needs {error.name}, which is not installed; run: pip install 'p3kernels[{extra}]'",
             file=sys.stderr,
         )
         return 2

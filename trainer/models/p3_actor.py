@@ -145,9 +145,14 @@ class DeployedPolicy(nn.Module):
 
     def forward(self, proprio: Tensor, history: Tensor, extero: Tensor) -> Tensor:
         """Action [B, A] of proprio [B, P], history [B, H·P] and extero [B, S], not normalised."""
+        context, latent_mean, _ = self.encode(proprio, history, extero)
+        return self.mlp(torch.cat([context, latent_mean], -1))
+
+    def encode(self, proprio: Tensor, history: Tensor, extero: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The deterministic part of the policy network's input [B, P + 3], and the latent's mean and std [B, Z]."""
         frames = self.proprio_normalizer(history.view(-1, self.frames, self.proprio_size))
         latent = self.encoder(frames.view(-1, self.frames * self.proprio_size), self.scan_normalizer(extero))
-        return self.mlp(torch.cat([self.proprio_normalizer(proprio), latent.velocity, latent.mean], -1))
+        return torch.cat([self.proprio_normalizer(proprio), latent.velocity], -1), latent.mean, latent.std
 
     def get_dummy_inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Zeros of the right shapes, for tracing."""
