@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from p3kernels.diagnostics import Estimate, PowerLaw
+from p3kernels.diagnostics.noise_scaling import SMALL
 from trainer.diagnose_numbers import Diagnosis
 
 PAPER_EFFICIENCY = {"MC(N=1)": 64.6, "MC(N=5)": 79.3, "MC(N=15)": 89.8, "MC(N=50)": 96.5, "MM": 100.0}
@@ -51,7 +52,7 @@ def tables(found: Columns) -> list[str]:
     add(
         "Gradient noise, exponents (law): in parameters; in the action's mean",
         _each(found, _scaling),
-        "Fitted where the ratio's first-order variance is at most 0.1.",
+        f"Fitted where the ratio's first-order variance is at most {SMALL:g}.",
     )
     return lines[1:]
 

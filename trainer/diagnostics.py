@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from p3kernels import MomentMatching, MonteCarlo
-from p3kernels.diagnostics import data_efficiency
+from p3kernels.diagnostics import data_efficiency, sampled_moments
 from p3kernels.diagnostics.inputs import Estimator
 
 ACTIVE_VAR = 0.01
@@ -102,22 +102,11 @@ def latent_scalars(actor: Actor, observations: Any, *, clip: float, seed: int) -
         for name, estimator in estimators.items()
     }
     matched = MomentMatching().policy(actor.mlp, context, mean, std, action_std)
-    scalars["policy/latent_action_std"] = _latent_var(actor.mlp, context, mean, std, seed).mean().sqrt().item()
+    generator = torch.Generator(mean.device).manual_seed(seed)
+    sampled = sampled_moments(actor.mlp, context, mean, std, LATENT_SAMPLES, generator)
+    scalars["policy/latent_action_std"] = sampled.var.mean().sqrt().item()
     scalars["policy/latent_action_std_mm"] = matched.latent_var.mean().sqrt().item()
     return scalars
-
-
-def _latent_var(mlp: nn.Sequential, context: Tensor, mean: Tensor, std: Tensor, seed: int) -> Tensor:
-    """Variance [B, A] of the actor's output over sampled latents, one pass at a time."""
-    generator = torch.Generator(mean.device).manual_seed(seed)
-    average = squares = mean.new_zeros(())
-    for count in range(1, LATENT_SAMPLES + 1):
-        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
-        action = mlp(torch.cat([context, mean + std * noise], -1))
-        delta = action - average
-        average = average + delta / count
-        squares = squares + delta * (action - average)
-    return squares / (LATENT_SAMPLES - 1)
 
 
 def resident_mib() -> float:

@@ -13,7 +13,7 @@ from p3kernels.diagnostics.gradient_noise import GradientNoise, gradient_noise, 
 from p3kernels.diagnostics.inputs import check_count, check_policy, seeded
 from p3kernels.estimators import MonteCarlo
 
-SMALL = 0.1
+SMALL = 0.02
 """Variance of the estimated ratio, to first order, up to which the law's expansion is taken to hold."""
 
 
