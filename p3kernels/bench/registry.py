@@ -13,6 +13,7 @@ _ENTRIES = {
     "leaky_relu_moments": ("leaky_relu_moments", "ENTRY"),
     "linear_elu_moments": ("linear_elu_moments", "ENTRY"),
     "mlp_moments": ("mlp_moments", "ENTRY"),
+    "mlp_covariance": ("mlp_covariance", "ENTRY"),
     "mixture_log_prob": ("mixture_log_prob", "ENTRY"),
     "mlp_mixture_log_prob": ("mlp_mixture_log_prob", "ENTRY"),
 }
