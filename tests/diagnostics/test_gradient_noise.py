@@ -90,8 +90,8 @@ def test_the_law_up_to_what_it_leaves_out(actions):
 
 
 def test_the_exponents_of_a_linear_actor():
-    one, _, advantage = batch(400, actions=4)
-    found = noise_scaling(*one, advantage, counts=(1, 4, 16), redraws=24, seed=1)
+    one, _, advantage = batch(300, actions=4)
+    found = noise_scaling(*one, advantage, counts=(1, 4, 16), points=4, redraws=16, seed=1)
     for laws in (found.parameters, found.action_mean):
         assert laws.num_samples.exponent == pytest.approx(-1, abs=0.15)
         assert laws.latent_std.exponent == pytest.approx(2, abs=0.15)

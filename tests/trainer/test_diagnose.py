@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 
 import pytest
 import torch
-from small_runs import small
+from small_runs import assert_same, flattened, small
 
 from trainer import diagnose
 from trainer.config import save_config
 from trainer.diagnose_files import CAPTIONS
+from trainer.diagnose_numbers import Sizes
+from trainer.diagnose_numbers import diagnose as numbers_of
 from trainer.diagnose_states import before_switch, gather, read
 
 
@@ -86,19 +89,36 @@ def test_figures_tables_and_report(diagnosed):
     assert page.count("data:image/png;base64,") == len(CAPTIONS)
 
 
-def test_a_seed_repeats(diagnosed, tmp_path):
-    file = diagnosed / "model_2.pt"
-    options = [str(file), "--quick", "--states", "20", "--out"]
-    for name, seed in (("one", "1"), ("two", "1"), ("three", "2")):
-        assert diagnose.main([*options, str(tmp_path / name), "--seed", seed]) == 0
-    one, two, three = (
-        json.loads((tmp_path / name / "diagnose.json").read_text())["checkpoints"]["run/model_2"]
-        for name in ("one", "two", "three")
-    )
-    for found in (one, two, three):
-        del found["seconds"]
-    assert one == two
-    assert one != three
+TINY = Sizes(
+    states=12,
+    steps=8,
+    kl_states=12,
+    kl_reference=20,
+    kl_counts=(1, 5),
+    moment_states=8,
+    moment_samples=20,
+    linearity_states=1,
+    test_states=2,
+    test_samples=(20,),
+    gradient_states=12,
+    redraws=2,
+    noise_counts=(1, 2),
+)
+
+
+def measured(checkpoint, seed):
+    options = {"states": TINY.states, "steps": TINY.steps, "num_threads": 1, "say": lambda _: None}
+    subject = gather(checkpoint, task=None, num_envs=None, seed=seed, **options)
+    numbers = asdict(numbers_of(subject, TINY, clip=0.2, seed=seed, say=lambda _: None))
+    del numbers["seconds"]
+    return numbers
+
+
+def test_a_seed_repeats(run):
+    checkpoint = read(run / "model_2.pt")
+    one, again, other = (measured(checkpoint, seed) for seed in (1, 1, 2))
+    assert_same(one, again)
+    assert flattened(one) != flattened(other)
 
 
 def test_the_update_is_one_epoch_from_the_policy_that_acted(run):
