@@ -26,6 +26,7 @@ import trainer
 from trainer import cli
 from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, save_config
+from trainer.env import one_thread
 from trainer.metrics import read_metrics
 from trainer.run_dir import locked
 from trainer.study import cost
@@ -135,7 +136,8 @@ def test_a_failed_run_does_not_stop_the_others(story):
     assert read_evaluation(done, EVALUATED)["mean"]["episodes"] == 2
     assert "walker-parkour-mm-1: failed: training ended with exit code 2" in story.errors
     assert "of method 'vae', this run is 'mm'" in story.errors
-    assert f"left out, not finished: {failed.path.name}" in story.errors
+    assert state_of(failed) == "unfinished"
+    assert "left out, not finished: mm (seed 1)" in story.errors
     assert "| `vae` | 1 |" in story.output
     assert json.loads((story.directory / "estimators.json").read_text())["runs"]["vae"]["1"]["eval_reward_mean"]
 
@@ -278,6 +280,9 @@ def test_section_figures_and_page(imitated, tmp_path, capsys):
     assert "obsolete" not in text
     assert "| `mm` | 5 | +3.00 ± 1.58 | 5 of 5 | 0.013 | 0.026 | 0.062 | 0.125 |" in text
     assert "16.00 ± 3.16" in text
+    assert "By the mean: `mm`, `mc(5)`, `vae`." in text.replace("\n", " ")
+    assert "p3 study estimators --dir DIR --methods vae mm 'mc(5)'" in text
+    assert str(tmp_path) not in text
     assert "0.0625" in text
     assert f"torch {torch.__version__}" in text
     for figure in ("study-estimators-curves.svg", "study-estimators-final.svg"):
@@ -371,7 +376,8 @@ def test_cost_measures_time_and_memory(tmp_path, capsys):
     out, page = tmp_path / "cost.json", tmp_path / "page.md"
     page.write_text("# Page\n")
     line = ["--methods", "vae", "--num-envs", "2", "--repeats", "1", "--out", str(out), "--docs", str(page)]
-    assert cli.main(["study", "cost", *line]) == 0
+    with one_thread():
+        assert cli.main(["study", "cost", *line]) == 0
     found = json.loads(out.read_text())["costs"]["vae"]
     assert found["seconds"] > 0
     assert found["peak_bytes"] > 0

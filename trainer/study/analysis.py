@@ -84,6 +84,13 @@ class Analysis:
     damaged: dict[str, str] = field(default_factory=dict)
     """Run directories whose metrics cannot be used, and why."""
 
+    def left_out(self) -> str:
+        """What is not finished, by method and seed; "" if nothing is."""
+        seeds: dict[str, list[str]] = {}
+        for run in self.unfinished:
+            seeds.setdefault(run.config.method, []).append(str(run.config.seed))
+        return ", ".join(f"{method} (seed{'s' * (len(own) > 1)} {' '.join(own)})" for method, own in seeds.items())
+
     def values(self, method: str, measure: Measure) -> dict[int, float]:
         """By seed."""
         return {seed: measure.of(run) for seed, run in self.runs[method].items()}

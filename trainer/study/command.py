@@ -105,7 +105,7 @@ def _study(study: Study, arguments: Sequence[str], prog: str) -> int:
         print(f"{study.name}: {len(settings.runs())} runs in {settings.directory}, {jobs} at a time", flush=True)
         failed = bool(conduct(settings, jobs, _report, train=config.train))
         analysis = analyse(settings)
-        failed |= _tell(analysis, f"p3 study {shlex.join(arguments)}", config)
+        failed |= _tell(analysis, f"p3 study {shlex.join(_shown(arguments))}", config)
     except Interrupted as stop:
         print(f"interrupted; go on with: p3 study {shlex.join(arguments)}")
         return 128 + stop.number
@@ -117,6 +117,20 @@ def _study(study: Study, arguments: Sequence[str], prog: str) -> int:
 
 def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def _shown(arguments: Sequence[str]) -> list[str]:
+    """The command line for a reader: where things lay on this machine, and the note, are not for the page."""
+    shown, rest = [], iter(arguments)
+    for text in rest:
+        name, _, value = text.partition("=")
+        if name not in ("--dir", "--docs", "--note"):
+            shown.append(text)
+            continue
+        value = value or next(rest, "")
+        if name != "--note":
+            shown += [name, value if not Path(value).is_absolute() else name[2:].upper()]
+    return shown
 
 
 def _settings(study: Study, config: StudyConfig) -> Settings:
@@ -144,7 +158,7 @@ def _tell(analysis: Analysis, command: str, config: StudyConfig) -> bool:
     for name, reason in analysis.damaged.items():
         print(f"{name}: left out: {reason}", file=sys.stderr)
     if analysis.unfinished:
-        print(f"left out, not finished: {', '.join(run.path.name for run in analysis.unfinished)}", file=sys.stderr)
+        print(f"left out, not finished: {analysis.left_out()}", file=sys.stderr)
     name = analysis.settings.study.name
     if not any(analysis.runs.values()):
         print(f"{name}: no run is finished in {config.dir}", file=sys.stderr)

@@ -14,6 +14,7 @@ from trainer.progress import format_duration
 from trainer.study.analysis import MEASURES, PRIMARY, Analysis, summary
 from trainer.study.conduct import SESSIONS
 from trainer.study.evaluation import FILE_NAME as EVALUATION
+from trainer.study.statistics import mean_std
 from trainer.study.versions import machine
 
 
@@ -115,8 +116,8 @@ def _what(analysis: Analysis) -> str:
         f" {steps / 1000:.0f} thousand steps, seeds {', '.join(map(str, settings.seeds))}, one process a"
         f" core on one thread (`OMP_NUM_THREADS=1`). Each is `{training_command(analysis)}`."
     )
-    left_out = [run.path.name for run in analysis.unfinished] + list(analysis.damaged)
-    return text + (f" Not finished and left out: {', '.join(left_out)}." if left_out else "")
+    text += f" Not finished and left out: {analysis.left_out()}." if analysis.unfinished else ""
+    return text + (f" Damaged and left out: {', '.join(analysis.damaged)}." if analysis.damaged else "")
 
 
 def training_command(analysis: Analysis) -> str:
@@ -132,13 +133,25 @@ def training_command(analysis: Analysis) -> str:
 def _measure(analysis: Analysis) -> str:
     evaluation = analysis.settings.evaluation
     where = "" if evaluation.level is None else f" at level {evaluation.level}"
+    survival = [run.evaluated("mean", "survival") for runs in analysis.runs.values() for run in runs.values()]
     return (
         f"The measure that ranks (bold) was chosen before any methods were compared, and the curriculum's promotion"
         f" rule cannot cap it: the reward of a fresh episode of {evaluation.seconds:g} s{where}, pushed as in training,"
         f" acting at the latent's mean as deployed; the final checkpoint, {evaluation.episodes} episodes, the same for"
         f" every run (seed {evaluation.seed}). Mean ± standard deviation over seeds; training rewards are means"
-        " over the last 200 episodes, exploration included."
+        f" over the last 200 episodes, exploration included. By the mean: {ranking(analysis)}. The sturdiest"
+        f" run survives {100 * max(survival, default=0):.0f} % of these episodes; at 100 % their length would cap it."
     )
+
+
+def ranking(analysis: Analysis) -> str:
+    """The methods by the mean of the primary measure, best first."""
+    means = {
+        method: mean_std(list(analysis.values(method, PRIMARY).values()))[0]
+        for method, runs in analysis.runs.items()
+        if runs
+    }
+    return ", ".join(f"`{method}`" for method in sorted(means, key=lambda method: -means[method]))
 
 
 def _convergence(analysis: Analysis) -> str:
@@ -162,8 +175,8 @@ def _about_tests(analysis: Analysis) -> str:
     count = max(counts)
     return (
         f"Pairs share their seed: terrains and first states of the environments, and, among methods on the VAE's"
-        f" network, the initial weights; from the first action on the runs are their own. With {count} pairs the least"
-        f" two-sided p that sign flips can give is {2 / 2**count:.3g}, before Holm's correction for"
+        f" network, the initial weights; from the first action on the runs are their own. With {count} of them the"
+        f" least two-sided p that sign flips can give is {2 / 2**count:.3g}, before Holm's correction for"
         f" {len(analysis.comparisons())} comparisons."
     )
 
