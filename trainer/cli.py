@@ -31,6 +31,7 @@ COMMANDS = {
     "eval": Command("trainer.evaluate", "judge trained policies side by side: reward, lifetime, success, energy"),
     "diagnose": Command("trainer.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"),
     "export": Command("trainer.export", "write a policy as one ONNX file, compared with torch, with its contract"),
+    "run-onnx": Command("trainer.run_onnx", "run an exported policy in MuJoCo at 50 Hz, without torch"),
     "report": Command("trainer.report", "write a run's report.html again"),
     "study": Command("trainer.study.command", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),

@@ -16,11 +16,14 @@ class Latency:
 
     steps: int
     mean: float
+    median: float
     p99: float
     max: float
 
     def __str__(self) -> str:
-        return f"mean {self.mean:.3f} ms, p99 {self.p99:.3f} ms, max {self.max:.3f} ms over {self.steps} steps"
+        numbers = {"mean": self.mean, "median": self.median, "p99": self.p99, "max": self.max}
+        text = ", ".join(f"{name} {value:.3f} ms" for name, value in numbers.items())
+        return f"{text} over {self.steps} steps"
 
 
 class Stopwatch:
@@ -36,11 +39,12 @@ class Stopwatch:
     def summary(self) -> Latency:
         """Of all steps added so far; zeros where there are none."""
         if not self._seconds:
-            return Latency(0, 0.0, 0.0, 0.0)
+            return Latency(0, 0.0, 0.0, 0.0, 0.0)
         milliseconds = 1e3 * np.array(self._seconds)
         return Latency(
             len(milliseconds),
             float(milliseconds.mean()),
+            float(np.median(milliseconds)),
             float(np.quantile(milliseconds, 0.99)),
             float(milliseconds.max()),
         )
