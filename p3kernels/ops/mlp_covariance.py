@@ -13,6 +13,7 @@ from p3kernels.activations import resolve_activation
 from p3kernels.backends import choose_backend
 from p3kernels.cpu import mlp_covariance as cpu_kernel
 from p3kernels.ops.linear_moments import check_linear
+from p3kernels.ops.mlp_unscented import run_mlp_unscented
 
 TRANSFORMS = ("linear", "unscented")
 
@@ -170,13 +171,16 @@ def mlp_covariance(
     if transform not in TRANSFORMS:
         raise ValueError(f"transform: expected one of {', '.join(TRANSFORMS)}, got {transform!r}")
     _check_directions(directions, var, transform)
-    if transform == "unscented":
-        return reference.mlp_unscented(mean, var, weights, biases, activation, activation_parameter)
+    layers = (weights, biases, activation, activation_parameter)
+    if transform == "unscented" and (chosen == "reference" or var.shape[1] == 0):
+        return reference.mlp_unscented(mean, var, *layers)
     if chosen == "reference":
-        return reference.mlp_covariance(mean, var, weights, biases, activation, activation_parameter, directions)
-    every = torch.eye(var.shape[1], dtype=var.dtype) if directions is None else directions.detach()
+        return reference.mlp_covariance(mean, var, *layers, directions)
     present = [
         weight.new_zeros(weight.shape[0]) if bias is None else bias
         for weight, bias in zip(weights, biases, strict=True)
     ]
+    if transform == "unscented":
+        return run_mlp_unscented(mean, var, list(weights), present, kind, parameter)
+    every = torch.eye(var.shape[1], dtype=var.dtype) if directions is None else directions.detach()
     return _operator(mean, var, list(weights), present, every, kind, parameter)

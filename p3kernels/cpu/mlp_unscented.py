@@ -1,0 +1,110 @@
+"""The unscented transform through a whole MLP on a CPU: tiles of rows with all their points, made again backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from p3kernels.cpu import native
+from p3kernels.cpu.workspace import Workspace
+from p3kernels.reference.mlp_covariance import SMALLEST_VAR
+from p3kernels.reference.mlp_unscented import point_directions
+
+TILE_POINTS = 4096
+
+
+class _Pass:
+    """The points of one tile of R rows at a time, [2 J, R, ·]: the first J with + and the others with −."""
+
+    def __init__(
+        self, var: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], kind: int, parameter: float
+    ) -> None:
+        self.weights, self.biases, self.kind, self.parameter = weights, biases, kind, parameter
+        self.stochastic = var.shape[1]
+        self.seen = weights[0][:, weights[0].shape[1] - self.stochastic :]
+        self.directions = point_directions(self.stochastic, var.dtype, var.device)[:, None]
+        self.tile = max(1, TILE_POINTS // (2 * self.stochastic))
+        self.work = Workspace(var)
+
+    def steps(self, var: Tensor) -> Tensor:
+        """[J, R, J]: from the mean to the points."""
+        std = (var + SMALLEST_VAR).sqrt_()
+        return torch.mul(self.directions, std, out=self.work.take("steps", self.stochastic, *var.shape))
+
+    def points(self, mean: Tensor, var: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The hidden layers' activations [2 J, R, H] and the outputs [2 J, R, A]."""
+        count, rows, half = 2 * self.stochastic, len(mean), self.stochastic
+        centre = torch.addmm(self.biases[0], mean, self.weights[0].t())
+        pre = self.work.take("points 0", count, rows, centre.shape[1])
+        torch.mm(self.steps(var).flatten(0, 1), self.seen.t(), out=pre[:half].flatten(0, 1))
+        torch.neg(pre[:half], out=pre[half:])
+        if len(self.weights) == 1:
+            return [], pre.add_(centre)
+        native.activation_forward(self.kind, self.parameter, pre.flatten(0, 1), centre, pre)
+        layers = [pre]
+        for index, (weight, bias) in enumerate(zip(self.weights[1:], self.biases[1:], strict=True), 1):
+            out = self.work.take(f"points {index}", count, rows, weight.shape[0])
+            torch.mm(layers[-1].flatten(0, 1), weight.t(), out=out.flatten(0, 1))
+            if index == len(self.weights) - 1:
+                return layers, out.add_(bias)
+            native.activation_forward(self.kind, self.parameter, out.flatten(0, 1), bias[None], out)
+            layers.append(out)
+        raise AssertionError  # the last layer has returned
+
+
+def forward(
+    mean: Tensor, var: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], kind: int, parameter: float
+) -> tuple[Tensor, Tensor]:
+    """Mean [B, A] and covariance [B, A, A]."""
+    network, actions = _Pass(var, weights, biases, kind, parameter), weights[-1].shape[0]
+    out_mean, covariance = mean.new_empty(len(mean), actions), mean.new_empty(len(mean), actions, actions)
+    for begin in range(0, len(mean), network.tile):
+        tile = slice(begin, begin + network.tile)
+        _, out = network.points(mean[tile], var[tile])
+        torch.mean(out, 0, out=out_mean[tile])
+        deviation = out.sub_(out_mean[tile]).transpose(0, 1)
+        covariance[tile].baddbmm_(deviation.mT, deviation, beta=0, alpha=1 / len(out))
+    return out_mean, covariance
+
+
+def backward(
+    d_out_mean: Tensor,
+    d_covariance: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    kind: int,
+    parameter: float,
+) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    """d_mean, d_var, d_weights, d_biases."""
+    network, half = _Pass(var, weights, biases, kind, parameter), var.shape[1]
+    d_mean, d_var = mean.new_empty(mean.shape), var.new_empty(var.shape)
+    d_weights = [weight.new_zeros(weight.shape) for weight in weights]
+    d_biases = [bias.new_zeros(bias.shape) for bias in biases]
+    d_seen = d_weights[0][:, weights[0].shape[1] - half :]
+    for begin in range(0, len(mean), network.tile):
+        tile = slice(begin, begin + network.tile)
+        layers, out = network.points(mean[tile], var[tile])
+        weighting = d_covariance[tile] + d_covariance[tile].mT
+        # The deviations sum to 0, so the mean inside them adds nothing.
+        deviation = out.sub_(out.mean(0)).transpose(0, 1)
+        d_points = (deviation @ weighting + d_out_mean[tile, None]).transpose(0, 1).contiguous() / len(out)
+        for index in reversed(range(1, len(weights))):
+            d_weights[index].addmm_(d_points.flatten(0, 1).t(), layers[index - 1].flatten(0, 1))
+            d_biases[index].add_(d_points.sum((0, 1)))
+            below = network.work.take(f"d_points {index % 2}", *layers[index - 1].shape)
+            torch.mm(d_points.flatten(0, 1), weights[index], out=below.flatten(0, 1))
+            native.activation_backward(kind, parameter, layers[index - 1], below, below)
+            d_points = below
+        d_centre, d_shift = d_points.sum(0), (d_points[:half] - d_points[half:]).flatten(0, 1)
+        steps = network.steps(var[tile])
+        d_weights[0].addmm_(d_centre.t(), mean[tile])
+        d_biases[0].add_(d_centre.sum(0))
+        d_seen.addmm_(d_shift.t(), steps.flatten(0, 1))
+        torch.mm(d_centre, weights[0], out=d_mean[tile])
+        d_std = ((d_shift @ network.seen).view_as(steps) * network.directions).sum(0)
+        torch.div(d_std, 2 * (var[tile] + SMALLEST_VAR).sqrt_(), out=d_var[tile])
+    return d_mean, d_var, d_weights, d_biases
