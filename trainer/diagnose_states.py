@@ -206,7 +206,8 @@ def _algorithm(checkpoint: Checkpoint, env: LocomotionEnv, task: str | None) -> 
     content = checkpoint.content
     algorithm = P3PPO.construct_algorithm(env.get_observations(), env, rsl_rl_config(checkpoint.config), "cpu")
     try:
-        algorithm.load(content["algorithm"], None, True)
+        # A copy: an optimiser takes the tensors of its state as they are and then changes them.
+        algorithm.load(copy.deepcopy(content["algorithm"]), None, True)
     except RuntimeError as error:  # torch's, about shapes
         if task in (None, checkpoint.config.task):
             raise

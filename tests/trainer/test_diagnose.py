@@ -106,12 +106,16 @@ TINY = Sizes(
 )
 
 
+def plain(value):
+    """None for NaN, which is not the same as itself."""
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
+
+
 def measured(checkpoint, seed):
     options = {"states": TINY.states, "steps": TINY.steps, "num_threads": 1, "say": lambda _: None}
     subject = gather(checkpoint, task=None, num_envs=None, seed=seed, **options)
     numbers = asdict(numbers_of(subject, TINY, clip=0.2, seed=seed, say=lambda _: None))
-    del numbers["seconds"]
-    return numbers
+    return {name: plain(part) for name, part in numbers.items() if name != "seconds"}
 
 
 def test_a_seed_repeats(run):
