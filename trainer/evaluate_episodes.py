@@ -76,11 +76,6 @@ class Episodes:
         """
         return torch.where(self.arrived, self.reward * (self.seconds / self.time), self.reward)
 
-    def first(self, count: int) -> Episodes:
-        """The first `count` of them."""
-        rows = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.name != "seconds"}
-        return Episodes(**rows, seconds=self.seconds)
-
 
 def run_episodes(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, seconds: float) -> Episodes:
     """Runs one episode in each environment of `env`, which is at its beginning, up to `seconds`."""

@@ -30,7 +30,6 @@ class Candidate:
     path: Path
     """Of the checkpoint."""
     contract: Contract
-    iteration: int
     has_contract: bool
     """False where the checkpoint is from before contracts were saved, and its task's stands for it."""
 
@@ -85,7 +84,7 @@ def _load(run_dir: Path, checkpoint: Path | None) -> Candidate:
         contract = task.contract if saved is None else Contract.from_dict(saved)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Candidate(algorithm.actor, config, path, contract, content["iter"], saved is not None)
+    return Candidate(algorithm.actor, config, path, contract, saved is not None)
 
 
 def action_of(actor: LatentActor, latent: str) -> Act:

@@ -20,9 +20,6 @@ from trainer.contract import Contract, History, match_contracts
 from trainer.deploy.latency import Latency, Stopwatch
 from trainer.deploy.package import CONTRACT_KEY, DamagedPolicy, ForeignPolicy, read_package
 
-_READINGS = ("ang_vel", "gravity", "command", "joint_pos", "joint_vel")
-"""What a robot senses or is told; "action" is the policy's own memory."""
-
 
 @dataclass(frozen=True)
 class Action:
