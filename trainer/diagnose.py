@@ -73,8 +73,8 @@ def main(arguments: Sequence[str], prog: str = "p3 diagnose") -> int:
         for checkpoint in checkpoints:
             say(f"{checkpoint.path}: {checkpoint.config.task}, {checkpoint.config.method}")
             subject = _gather(checkpoint, config, sizes, say)
-            clip = checkpoint.config.ppo.clip_param
-            found[checkpoint.name] = diagnose(subject, sizes, clip=clip, seed=config.seed, say=say)
+            clip, pair = checkpoint.config.ppo.clip_param, _pair(found, subject)
+            found[checkpoint.name] = diagnose(subject, sizes, clip=clip, seed=config.seed, say=say, pair=pair)
             rollouts[checkpoint.name] = subject.settings
         lines = _page(found, config, sizes)
         print("\n".join(lines))
@@ -139,6 +139,14 @@ def _gather(checkpoint: Checkpoint, config: DiagnoseConfig, sizes: Sizes, say: S
         num_threads=config.num_threads,
         say=say,
     )
+
+
+def _pair(found: Mapping[str, Diagnosis], subject: Subject) -> tuple[int, int] | None:
+    """The actions of the first checkpoint's scatter for the others too, where they have as many."""
+    for first in found.values():
+        if len(first.variance_gap.action_std) == len(subject.states.action_std):
+            return first.cloud.actions
+    return None
 
 
 def _page(found: Mapping[str, Diagnosis], config: DiagnoseConfig, sizes: Sizes) -> list[str]:

@@ -87,7 +87,15 @@ class Diagnosis:
     seconds: dict[str, float]
 
 
-def diagnose(subject: Subject, sizes: Sizes, *, clip: float, seed: int, say: Callable[[str], None]) -> Diagnosis:
+def diagnose(
+    subject: Subject,
+    sizes: Sizes,
+    *,
+    clip: float,
+    seed: int,
+    say: Callable[[str], None],
+    pair: tuple[int, int] | None = None,
+) -> Diagnosis:
     """Runs every diagnostic on the states of `subject`.
 
     Args:
@@ -96,6 +104,7 @@ def diagnose(subject: Subject, sizes: Sizes, *, clip: float, seed: int, say: Cal
         clip: PPO's ε in the run.
         seed: Of everything that is drawn.
         say: Told before each diagnostic.
+        pair: The two actions to show as a scatter; None to choose them.
     """
     estimators = closed_form_estimators()
     seconds: dict[str, float] = {}
@@ -124,7 +133,7 @@ def diagnose(subject: Subject, sizes: Sizes, *, clip: float, seed: int, say: Cal
     begin("variance gap")
     some = _first(subject.states, sizes.moment_states)
     gap = diagnostics.variance_gap(estimators, *some, num_samples=sizes.moment_samples, seed=seed)
-    cloud = diagnostics.action_cloud(estimators, *some, seed=seed)
+    cloud = diagnostics.action_cloud(estimators, *some, actions=pair, seed=seed)
     begin("correlation")
     correlation = diagnostics.correlation(estimators, *some, num_samples=sizes.moment_samples, seed=seed)
     begin("latent linearity")

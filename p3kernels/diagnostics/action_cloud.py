@@ -30,7 +30,7 @@ class ActionCloud:
     state: int
     """Its row: the one whose total variance by the latent is the median."""
     actions: tuple[int, int]
-    """The two actions whose sampled variance is largest there."""
+    """As given, or the two whose sampled variance is largest there."""
     action_std: Pair
     """Their exploration noise."""
     points: tuple[Pair, ...]
@@ -49,6 +49,7 @@ def action_cloud(
     latent_std: Tensor,
     action_std: Tensor,
     *,
+    actions: tuple[int, int] | None = None,
     points: int = 500,
     seed: int | None = None,
 ) -> ActionCloud:
@@ -61,6 +62,7 @@ def action_cloud(
         latent_mean: [B, Z].
         latent_std: [B, Z].
         action_std: [A] or [B, A].
+        actions: Which two; None for those whose sampled variance is largest there.
         points: How many are kept; the moments are over ten times as many.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
 
@@ -72,6 +74,8 @@ def action_cloud(
     check_count("points", points, 2)
     if action_std.shape[-1] < 2:
         raise ValueError("actor: expected at least two actions, got 1")
+    if actions is not None and not all(0 <= action < action_std.shape[-1] for action in actions):
+        raise ValueError(f"actions: expected two of 0 to {action_std.shape[-1] - 1}, got {actions}")
     for name, estimator in estimators.items():
         check_estimator(estimator, name)
     with seeded(seed, context.device):
@@ -80,7 +84,7 @@ def action_cloud(
         at, mean, deviation = (tensor[row : row + 1] for tensor in (context, latent_mean, latent_std))
         std = action_std if action_std.ndim == 1 else action_std[row : row + 1]
         sampled = sampled_moments(actor, at, mean, deviation, 10 * points)
-        pair = sampled.var[0].topk(2).indices.sort().values
+        pair = sampled.var[0].topk(2).indices.sort().values if actions is None else torch.tensor(actions)
         drawn = torch.cat(list(sampled_action_means(actor, at, mean, deviation, points)))[:, 0, pair]
         fitted = {}
         for name, estimator in estimators.items():

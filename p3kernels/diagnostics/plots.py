@@ -104,8 +104,7 @@ def draw_kl_scan(found: Mapping[str, KlScan]) -> Any:
         )
         below.set_yscale("log")
         _title(above, name)
-        for axis in (above, below):
-            axis.legend(fontsize=7, frameon=False, loc="upper right")
+    figure.legend(*axes[1][0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=2)
     return figure
 
 

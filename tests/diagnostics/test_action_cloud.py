@@ -32,6 +32,13 @@ def test_of_a_linear_actor():
     assert found.action_std == pytest.approx(one.action_std[pair].tolist())
 
 
+def test_given_actions_are_shown():
+    found = action_cloud({}, *policy(actions=4), actions=(3, 1), points=10, seed=1)
+    assert found.actions == (3, 1)
+    with pytest.raises(ValueError, match=r"actions: expected two of 0 to 3, got \(1, 4\)"):
+        action_cloud({}, *policy(actions=4), actions=(1, 4))
+
+
 def test_one_action_is_no_plane():
     with pytest.raises(ValueError, match="actor: expected at least two actions"):
         action_cloud({}, *policy(actions=1))
