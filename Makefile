@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 # torch first and alone: a range that another package asks for would otherwise bring gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test bench lint docs clean
+.PHONY: help train test bench lint docs browser clean
 
 help:
 	@echo "make train   set up and train a G1 for about 8 minutes; the report is in runs/first-steps"
 	@echo "make test    set up, lint, native tests, Python tests, Triton kernels in the interpreter"
 	@echo "make bench   benchmark the kernels against eager torch, torch.compile and the GEMMs alone"
 	@echo "make lint    ruff and mypy"
+	@echo "make browser install Chromium for the viewer's test, as root on Debian or Ubuntu; make test tries it by itself"
 	@echo "make docs    check that every link and every file the documentation names exists"
 
 $(VENV)/.torch: constraints.txt
@@ -33,7 +34,7 @@ train: $(VENV)/.ready
 	fi
 
 # passive: spinning OpenMP threads make small tests very slow where other processes share the cores.
-test: $(VENV)/.ready lint docs
+test: $(VENV)/.ready lint docs browser
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q --ignore=tests/triton
 	OMP_WAIT_POLICY=passive TRITON_INTERPRET=1 $(BIN)/python -m pytest -q tests/triton
 
@@ -47,6 +48,16 @@ lint: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/check_links.py
+
+# The page of `p3 play` is tested in a real browser where there is one. Never a reason to fail: without it, without root
+# or without a network that test is skipped and says so. P3_BROWSER=no leaves the machine as it is.
+browser:
+	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; then :; \
+	elif [ "$(P3_BROWSER)" != no ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing Chromium for the test of the viewer's page"; \
+	  (timeout 60 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -qq -y \
+	    --no-install-recommends chromium) >/dev/null 2>&1 || echo "could not: that test will be skipped"; \
+	else echo "no Chromium: the test of the viewer's page will be skipped"; fi
 
 clean:
 	rm -rf $(VENV) build *.egg-info p3kernels/*.so

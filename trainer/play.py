@@ -44,6 +44,8 @@ class PlayConfig:
     """Of the page; the next free one if it is taken."""
     host: str = "127.0.0.1"
     """Address the page is served at: this machine alone by default, 0.0.0.0 for the whole network."""
+    plain: bool = False
+    """A page without shadows and reflections: many times faster in a browser without a GPU."""
     width: int = 640
     """Of the video, pixels."""
     height: int = 480
@@ -118,7 +120,8 @@ def _play(config: PlayConfig) -> int:
     elif viewer == "browser":
         from trainer.viewer.browser import serve  # noqa: PLC0415
 
-        serve(session, f"{run.task}, {run.method}, {path.name}", config.host, config.port, config.seconds)
+        title = f"{run.task}, {run.method}, {path.stem}"
+        serve(session, title, host=config.host, port=config.port, seconds=config.seconds, plain=config.plain)
     else:
         from trainer.viewer.video import record  # noqa: PLC0415
 

@@ -28,9 +28,10 @@ class BrowserViewer:
         server: Listens already.
         session: What is watched.
         title: Of the page's panel.
+        plain: As for `Scene`.
     """
 
-    def __init__(self, server: viser.ViserServer, session: Session, title: str) -> None:
+    def __init__(self, server: viser.ViserServer, session: Session, title: str, plain: bool = False) -> None:
         self.server, self.session, self.clock = server, session, Clock(session.dt)
         self.steps = 0
         self._shown = -1.0
@@ -45,7 +46,7 @@ class BrowserViewer:
             self.plots = Plots(gui, session.task.config.robot.joint_names, session.dt, session.proprio_latent)
         charts.dock_left()
         charts.set_width(340)
-        self.scene = Scene(server, session.env)
+        self.scene = Scene(server, session.env, plain)
 
     def run(self, seconds: float | None = None) -> None:
         """Goes on for so many seconds on the clock, or until it is interrupted."""
@@ -60,9 +61,11 @@ class BrowserViewer:
         restart = panel.take_restart()
         if restart is not None:
             session.restart(level=restart.level, terrain=restart.terrain)
+            self._shown = -1.0
         session.latent = panel.latent.value
         session.drive(panel.command())
-        self.scene.follow, self.scene.scan.visible = panel.follow.value, panel.scan.value
+        self.scene.follow = panel.follow.value
+        self.scene.show(robot=panel.robot.value, scan=panel.scan.value)
         if panel.take_step():
             session.step()
             self.steps += 1
@@ -74,18 +77,18 @@ class BrowserViewer:
             due = restart is not None
         if due:
             self.scene.draw()
-        if due and abs(time.monotonic() - self._shown) >= PANEL_EVERY:
+        if due and time.monotonic() - self._shown >= PANEL_EVERY:
             self._shown = time.monotonic()
             panel.show(session, self.clock)
             self.plots.draw()
 
 
-def serve(session: Session, title: str, host: str, port: int, seconds: float | None) -> None:
+def serve(session: Session, title: str, *, host: str, port: int, seconds: float | None, plain: bool) -> None:
     """Serves the page, says where, and goes on until Ctrl-C."""
     with _quiet():
         server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
     try:
-        viewer = BrowserViewer(server, session, title)
+        viewer = BrowserViewer(server, session, title, plain)
         port = server.get_port()
         print(f"viewer: http://{'localhost' if host in ('127.0.0.1', '0.0.0.0') else host}:{port} (Ctrl-C ends it)")
         if host == "127.0.0.1":

@@ -41,6 +41,7 @@ class Panel:
                 "Latent", LATENTS, initial_value=session.latent, hint="Act at its mean, at a sample, or explore too"
             )
             self.follow = gui.add_checkbox("Follow", True, hint="Keep the robot in the middle")
+            self.robot = gui.add_checkbox("Robot", True)
             self.scan = gui.add_checkbox("Height scan", True)
         self.step.on_click(self._on_step)
         self.reset.on_click(self._on_reset)

@@ -32,9 +32,10 @@ class Scene:
     Args:
         server: Draws nothing itself; browsers that are connected to it do.
         env: Whose robot it is.
+        plain: Simple light, without shadows and reflections: many times faster in a browser without a GPU.
     """
 
-    def __init__(self, server: viser.ViserServer, env: LocomotionEnv) -> None:
+    def __init__(self, server: viser.ViserServer, env: LocomotionEnv, plain: bool = False) -> None:
         self.server, self._env, self._tile = server, env, -1
         robot = env.task.config.robot
         self._model = build_model(robot, None, visual=True)
@@ -44,12 +45,15 @@ class Scene:
         self.follow = True
         scene = server.scene
         scene.set_up_direction("+z")
-        scene.configure_default_lights(enabled=True, cast_shadow=True)
-        scene.configure_environment_map("studio", environment_intensity=0.35)
+        scene.configure_default_lights(enabled=True, cast_shadow=not plain)
+        scene.configure_environment_map(None if plain else "studio", environment_intensity=0.35)
+        if plain:
+            scene.add_light_hemisphere("/light", intensity=2.0)
         server.initial_camera.position = (2.0, -2.2, 0.9)
         server.initial_camera.look_at = (0.0, 0.0, -0.1)
         server.initial_camera.fov = 0.8
         self.world = scene.add_frame(WORLD, show_axes=False)
+        self.robot = scene.add_frame(f"{WORLD}/robot", show_axes=False)
         shapes = robot_shapes(self._model)
         self.bodies = {
             body: scene.add_frame(self._name(body), show_axes=False) for body in sorted({s.body for s in shapes})
@@ -86,6 +90,12 @@ class Scene:
 
     def _name(self, body: int) -> str:
         return f"{WORLD}/robot/{self._model.body(body).name}"
+
+    def show(self, *, robot: bool, scan: bool) -> None:
+        """Which parts are to be seen."""
+        for part, visible in ((self.robot, robot), (self.scan, scan)):
+            if part.visible != visible:
+                part.visible = visible
 
     def draw(self) -> None:
         """The state as of now, to all browsers."""
