@@ -38,7 +38,7 @@ from trainer.study.plan import STUDIES, EvalSettings, Settings
 from trainer.study.section import merge
 from trainer.study.state import OtherSettings, in_use, state_of
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds after which something that should happen never will."""
 TARGET = 16
 EVALUATED = EvalSettings(level=0, seconds=0.2, episodes=2, seed=1000)
