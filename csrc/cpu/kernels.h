@@ -35,9 +35,9 @@ struct Kernels {
   // d_mean [n] += sum_i d_i and d_std [n] += sum_i d_i noise_i over the samples of one row; the d_i are d_stride apart.
   void (*latent_backward)(const S* d, int64_t d_stride, const S* noise, int64_t noise_stride, int64_t num_samples,
                           S* d_mean, S* d_std, int64_t n);
-  // One row of a layer in `mlp_covariance`. pre: mean [n], then num_tangents tangents [n], `stride` apart; `shift` [n] is
-  // added to the mean. pre_rest [n] is the variance beside that of the tangents or, with `whole`, all of it. out has the
-  // layout of pre; where `rest` is null it gets the mean alone.
+  // One row of a layer in `mlp_covariance`. pre: mean [n], then num_tangents tangents [n], `stride` apart; `shift` [n]
+  // is added to the mean. pre_rest [n] is the variance beside that of the tangents or, with `whole`, all of it. out has
+  // the layout of pre; where `rest` is null it gets the mean alone.
   void (*units_forward)(Activation kind, S parameter, const S* pre, int64_t stride, int64_t num_tangents,
                         const S* shift, const S* pre_rest, bool whole, S* out, S* rest, S* gain, S* residual,
                         int64_t n);

@@ -1,4 +1,4 @@
-// One row of a layer in `mlp_covariance`: its units linearised, the tangents scaled by the gains; and the action's rows.
+// One row of a layer in `mlp_covariance`: its units linearised, the tangents scaled by the gains; the action's rows.
 #pragma once
 
 #include "activation_moments.h"
@@ -11,7 +11,7 @@ struct Linearised {
   T mean, gain, residual;
 };
 
-// d mean / d x for what `Linearised` has, x the mean or the variance of the pre-activation; d mean / d mean is the gain.
+// Of what `Linearised` has, by the mean and the variance of the pre-activation; d mean / d mean is the gain.
 template <class T>
 struct LinearisedGradients {
   T mean_var, gain_mean, gain_var, residual_mean, residual_var;

@@ -142,6 +142,61 @@ void test_mixture(const p3::Kernels<S>& k, const std::string& name) {
   check(d_means[0] == S(0) && d_means[samples * actions - 1] == S(0), name + " no likelihood has gradient 0");
 }
 
+// Linearised units and the action's rows: the gradients against differences of the forward values in float64 arithmetic
+// of the plain set, at every register width, on buffers without slack.
+template <class S>
+void test_units(const p3::Kernels<S>& k, const std::string& name) {
+  const auto& exact = p3::plain::kernels_double;
+  const double tolerance = sizeof(S) == 4 ? 2e-4 : 1e-6, step = 1e-5;
+  const int64_t tangents = 2;
+  for (int64_t n : {1, 7, 17, 33}) {
+    for (bool whole : {false, true}) {
+      const int64_t size = (1 + tangents) * n;
+      Buffer<S> pre(size), shift(n, S(0.25)), pre_rest(n), out(size), rest(n), gain(n), residual(n);
+      Buffer<S> ones(size, S(1)), d_pre(size), d_pre_rest(n);
+      Buffer<double> pre64(size), shift64(n, 0.25), rest64(n);
+      for (int64_t i = 0; i < size; ++i) pre64[i] = pre[i] = S(std::sin(1.3 * i + 0.4));
+      for (int64_t i = 0; i < n; ++i) rest64[i] = pre_rest[i] = S((whole ? 3 : 0.1) + std::pow(std::cos(0.7 * i), 2));
+      const auto kind = p3::Activation::kElu;
+      k.units_forward(kind, S(1), pre, n, tangents, shift, pre_rest, whole, out, rest, gain, residual, n);
+      k.units_backward(kind, S(1), pre, n, tangents, shift, pre_rest, whole, ones, ones, ones, ones, d_pre, d_pre_rest,
+                       n);
+      // The sum of everything that comes out of unit i.
+      const auto sum = [&](int64_t i) {
+        Buffer<double> o(size), r(n), g(n), e(n);
+        exact.units_forward(kind, 1.0, pre64, n, tangents, shift64, rest64, whole, o, r, g, e, n);
+        return o[i] + o[n + i] + o[2 * n + i] + r[i] + g[i] + e[i];
+      };
+      for (int64_t i = 0; i < n; ++i) {
+        check(std::abs(out[i] + out[n + i] + out[2 * n + i] + rest[i] + gain[i] + residual[i] - sum(i)) < tolerance,
+              name + " units");
+        check(residual[i] >= S(0) && rest[i] >= S(0), name + " units' variances are not negative");
+        const auto slope = [&](double& x) {
+          const double at = x;
+          x = at + step;
+          const double above = sum(i);
+          x = at - step;
+          const double below = sum(i);
+          x = at;
+          return (above - below) / (2 * step);
+        };
+        for (int64_t t = 0; t <= tangents; ++t) {
+          check(std::abs(d_pre[t * n + i] - slope(pre64[t * n + i])) < tolerance, name + " units gradient");
+        }
+        check(std::abs(d_pre_rest[i] - slope(rest64[i])) < tolerance, name + " units gradient of the variance");
+      }
+    }
+    const int64_t actions = 3;
+    Buffer<S> rows(actions * n, S(0.5)), d_scaled(actions * n, S(2)), weighted(actions * n, S(3)), gain(n, S(0.25));
+    Buffer<S> residual(n, S(0.125)), d_gain(n), d_residual(n);
+    k.rows_backward(rows, d_scaled, weighted, gain, residual, d_gain, d_residual, actions, n);
+    for (int64_t i = 0; i < n; ++i) {
+      check(d_gain[i] == S(3) && d_residual[i] == S(2.25), name + " rows: gain and residual");
+      check(d_scaled[2 * n + i] == S(0.875) && weighted[2 * n + i] == S(0.125), name + " rows: in place");
+    }
+  }
+}
+
 template <class S>
 void test_normal(const p3::Kernels<S>& k, const p3::Kernels<S>& plain, const std::string& name) {
   for (int64_t n : {0, 1, 5, 110, 128, 129, 1000}) {
@@ -175,6 +230,7 @@ void test_isa(const p3::Kernels<S>& k, const p3::Kernels<S>& plain, const std::s
   test_moments(k, name);
   test_activation(k, name);
   test_mixture(k, name);
+  test_units(k, name);
   test_normal(k, plain, name);
 }
 
