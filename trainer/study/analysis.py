@@ -69,8 +69,8 @@ MEASURES = (
     Measure("minutes", "training, minutes", 1, lambda run: run.seconds / 60),
 )
 PRIMARY = MEASURES[0]
-"""Chosen before any two methods had been compared: what all of them maximise, as deployed, on episodes that are the
-same for every run and at a level that no promotion rule decides."""
+"""Chosen before any two runs of a study had been compared: what all of them maximise, as deployed, on episodes
+that are the same for every run and at a level that no promotion rule decides."""
 
 
 @dataclass(frozen=True)

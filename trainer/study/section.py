@@ -135,8 +135,9 @@ def _measure(analysis: Analysis) -> str:
     where = "" if evaluation.level is None else f" at level {evaluation.level}"
     survival = [run.evaluated("mean", "survival") for runs in analysis.runs.values() for run in runs.values()]
     return (
-        f"The measure that ranks (bold) was chosen before any methods were compared, and the curriculum's promotion"
-        f" rule cannot cap it: the reward of a fresh episode of {evaluation.seconds:g} s{where}, pushed as in training,"
+        f"The measure that ranks (bold) was chosen before any of these runs were compared, and the curriculum's"
+        f" promotion rule cannot cap it: the reward of a fresh episode of {evaluation.seconds:g} s{where}, pushed as in"
+        " training,"
         f" acting at the latent's mean as deployed; the final checkpoint, {evaluation.episodes} episodes, the same for"
         f" every run (seed {evaluation.seed}). Mean ± standard deviation over seeds; training rewards are means"
         f" over the last 200 episodes, exploration included. By the mean: {ranking(analysis)}. The sturdiest"
