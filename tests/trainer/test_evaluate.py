@@ -233,6 +233,17 @@ def test_energy_is_the_sum_of_absolute_powers():
     assert episodes.success.all()
 
 
+def test_who_arrives_has_succeeded_and_who_stands_has_not():
+    task = trial_task(TASKS["walker-parkour"], "gaps", 0.0, 1.0, pushes=False)
+    env = LocomotionEnv(task, 2, seed=3, num_threads=1, level=0, auto_reset=False)
+    env.episode.spawn[0, 0] -= 100.0  # as if it had come from far away
+    episodes = run_episodes(lambda observations: torch.zeros(2, 6), env, 0.2)
+    assert episodes.arrived.tolist() == episodes.success.tolist() == [True, False]
+    assert not episodes.fell.any()
+    assert episodes.time.tolist() == pytest.approx([0.02, 0.2])
+    assert episodes.lifetime.tolist() == pytest.approx([0.2, 0.2])
+
+
 def test_arriving_is_credited_with_the_rest_of_the_time():
     arrived = torch.tensor([True, False])
     episodes = Episodes(
