@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import mujoco
@@ -125,10 +126,23 @@ def test_the_scene_is_where_the_robot_is(viewer):
 
 def test_the_scan_is_drawn_on_the_terrain(viewer):
     advance(viewer, 5)
-    state, points = viewer.session.env.state, viewer.scene.scan.points
-    assert points.shape == (187, 3)
-    assert points[:, :2] == pytest.approx((state.root_pos[0, :2] + scan_points()).numpy(), abs=1e-5)
-    assert points[:, 2] == pytest.approx(state.scan[0].numpy() + 0.012, abs=1e-5)
+    state, scan = viewer.session.env.state, viewer.scene.scan
+    assert scan.points.shape == (187, 3)
+    assert scan.points[:, :2] == pytest.approx(scan_points().numpy())
+    assert scan.points[:, 2] == pytest.approx(state.scan[0].numpy() + 0.012, abs=1e-5)
+    assert scan.position == pytest.approx([*state.root_pos[0, :2].tolist(), 0.0])
+
+
+def test_the_scan_turns_with_the_robot(viewer):
+    yaw = 0.7
+    viewer.session.env.state.root_quat[0] = torch.tensor([math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2)])
+    viewer.scene.draw()
+    w, x, y, z = viewer.scene.scan.wxyz
+    assert (x, y) == (0.0, 0.0)
+    assert 2 * math.atan2(z, w) == pytest.approx(yaw)
+
+
+def test_the_scan_can_be_hidden(viewer):
     viewer.panel.scan.value = False
     viewer.advance()
     assert not viewer.scene.scan.visible

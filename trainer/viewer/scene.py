@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import mujoco
 import numpy as np
-import torch
 import viser
 
 from trainer.engines.mujoco.model import build_model
@@ -41,7 +42,7 @@ class Scene:
         self._model = build_model(robot, None, visual=True)
         self._data = mujoco.MjData(self._model)
         self._standing = robot.standing_height
-        self._points = scan_points()
+        self._points = scan_points().numpy()
         self.follow = True
         scene = server.scene
         scene.set_up_direction("+z")
@@ -112,13 +113,18 @@ class Scene:
             frame.position, frame.wxyz = self._data.xpos[body], self._data.xquat[body]
 
     def _draw_scan(self) -> None:
+        """The grid turns and moves as a whole, at once with the robot; only heights that changed are sent as points."""
         state = self._env.state
-        yaw, root = yaw_of(state.root_quat[0]), state.root_pos[0]
-        turn = torch.stack([yaw.cos(), -yaw.sin(), yaw.sin(), yaw.cos()]).view(2, 2)
-        flat = (root[:2] + self._points @ turn.T).numpy()
-        height = state.scan[0].numpy()
-        self.scan.points = np.column_stack([flat, height + 0.012]).astype(np.float32)
-        self.scan.colors = scan_colours(height, float(state.foot_ground[0].max()))
+        half, root = 0.5 * yaw_of(state.root_quat[0]).item(), state.root_pos[0].tolist()
+        self.scan.position = (root[0], root[1], 0.0)
+        self.scan.wxyz = (math.cos(half), 0.0, 0.0, math.sin(half))
+        height, ground = state.scan[0].numpy(), float(state.foot_ground[0].max())
+        points = np.column_stack([self._points, height + 0.012]).astype(np.float32)
+        colours = scan_colours(height, ground)
+        if not np.array_equal(points, self.scan.points):
+            self.scan.points = points
+        if not np.array_equal(colours, self.scan.colors):
+            self.scan.colors = colours
 
     def _draw_terrain(self) -> None:
         tile = int(self._env.engine.tile_of[0])
