@@ -105,8 +105,10 @@ def write_report(run_dir: Path) -> Path:
     body = [f"<h1>{title}</h1>", _headline(records, series, changes)]
     if draw is None:
         body.append(f"<p>{html.escape(MISSING)}</p>")
-    body += _sections(series, changes, draw)
-    body += [diagnostics_section(run_dir), _config(run_dir / "config.json")]
+    diagnostics = diagnostics_section(run_dir)
+    if diagnostics:
+        body.append('<p><a href="#diagnostics">Diagnostics</a> are below the curves.</p>')
+    body += [*_sections(series, changes, draw), diagnostics, _config(run_dir / "config.json")]
     page = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -23,7 +23,7 @@ def diagnostics_section(run_dir: Path) -> str:
         return ""
     shown = '<div class="diagnostics">\n' + "\n".join(figures) + "\n</div>" if figures else ""
     numbers = f"<details><summary>Diagnostics in numbers</summary><pre>{html.escape(tables)}</pre></details>"
-    return f"<h2>Diagnostics</h2>\n{shown}\n{numbers}"
+    return f'<h2 id="diagnostics">Diagnostics</h2>\n{shown}\n{numbers}'
 
 
 def _figure(path: Path, caption: str) -> str:

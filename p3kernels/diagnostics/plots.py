@@ -97,7 +97,8 @@ def draw_kl_scan(found: Mapping[str, KlScan]) -> Any:
             axis.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
             axis.set_xlabel("latent samples N")
             axis.set_ylabel("KL(old ‖ new), nats")
-        above.set_ylim(bottom=0)
+        if all(point.value.value > 0 for point in scan.points):  # a bias may be larger than the KL, and downwards
+            above.set_ylim(bottom=0)
         _curve(below, counts, [p.generating for p in scan.points], ORANGE, "s", "MC, acting latent among the old's")
         below.errorbar(
             1, scan.single.value, fmt="*", markersize=13, color=PURPLE, label="single components, closed form"

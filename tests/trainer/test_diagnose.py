@@ -85,7 +85,8 @@ def test_figures_tables_and_report(diagnosed):
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert any(line.startswith("| trained with") and "MM" in line and "MC(N=15)" in line for line in lines)
     page = (diagnosed / "report.html").read_text()
-    assert "<h2>Diagnostics</h2>" in page
+    assert '<h2 id="diagnostics">Diagnostics</h2>' in page
+    assert '<a href="#diagnostics">' in page
     assert page.count("data:image/png;base64,") == len(CAPTIONS)
 
 
