@@ -18,6 +18,9 @@ from small_runs import small
 
 from trainer.config import save_config
 
+pytestmark = pytest.mark.skipif(
+    executable() is None, reason="no Chromium on this machine; `make browser` installs it on Debian and Ubuntu"
+)
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = (900, 560)
 MIDDLE = (slice(60, 540), slice(345, 595))  # of the scene, between the two panels
@@ -53,8 +56,6 @@ def process(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(process, tmp_path_factory):
-    if executable() is None:
-        pytest.skip("no Chromium on this machine; `make browser` installs it on Debian and Ubuntu")
     with Chromium(tmp_path_factory.mktemp("chromium"), SIZE) as page:
         page.open(process.address)
         wait_for(lambda: episode(page), PATIENCE, "the panel")
