@@ -149,7 +149,7 @@ def test_time_limit_stops_with_everything_saved(tmp_path):
     ("arguments", "message"),
     [
         (["--task", "g1-flatt"], "--task: no task 'g1-flatt'"),
-        (["--method", "mcmc"], "method: expected p3, p3(N), mc, mc(N), mm, vae, z-mean, ae, spr, "),
+        (["--method", "mcmc"], "method: expected p3, p3(N), mc, mc(N), mm, cm, "),
         (["--num-envs", "0"], "--num-envs: expected at least 1, got 0"),
         (["--iterations", "0"], "--iterations: expected at least 1, got 0"),
         (["--switch-at", "-1"], "--switch-at: expected an iteration >= 0, got -1"),

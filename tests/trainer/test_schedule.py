@@ -55,7 +55,7 @@ def test_method(text, estimator, then):
 )
 def test_no_method(text):
     with pytest.raises(
-        ValueError, match=r"method: expected p3, p3\(N\), mc, mc\(N\), mm, vae, z-mean, ae, spr, .* got "
+        ValueError, match=r"method: expected p3, p3\(N\), mc, mc\(N\), mm, cm, .*vae, z-mean, ae, spr, .* got "
     ):
         parse_method(text)
 

@@ -36,9 +36,12 @@ def process(tmp_path_factory):
     save_config(runner.config, folder / "config.json")
     command = [sys.executable, "-u", "-m", "trainer.cli", "play", str(folder), "--viewer", "browser", "--plain"]
     hidden = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "MUJOCO_GL")}
+    # A job in the background of a script ignores Ctrl-C, and so would what it starts: with a handler here it does not.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [*command, "--port", "8660"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=hidden
     )
+    signal.signal(signal.SIGINT, handler)
     said = ""
     for line in process.stdout:
         said += line
