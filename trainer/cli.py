@@ -91,7 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
-        return module.main(arguments[1:], prog=f"p3 {name}")
+        try:
+            return module.main(arguments[1:], prog=f"p3 {name}")
+        finally:
+            sys.stdout.flush()  # what is still held back may meet a closed pipe: here, not at the interpreter's end
     except KeyboardInterrupt:
         print(f"p3 {name}: interrupted", file=sys.stderr)
         return 130
