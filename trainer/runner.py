@@ -17,12 +17,13 @@ from trainer.algorithms import P3PPO
 from trainer.checkpoint import checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.config import TrainConfig, rsl_rl_config
 from trainer.diagnostics import latent_scalars, policy_scalars, resident_mib
-from trainer.env import LocomotionEnv, one_thread
+from trainer.engines.registry import make_env
+from trainer.env import one_thread
 from trainer.interrupt import Interrupt, Interrupted
 from trainer.metrics import MetricsLog, WandbSettings
 from trainer.models.actor import Estimator
 from trainer.progress import Progress
-from trainer.tasks import make_task
+from trainer.tasks import TASKS
 
 _EPISODES = ("reward", "length", "fell", "traversed")
 _WINDOW = 200
@@ -52,11 +53,16 @@ class Runner:
         assert config.run_dir is not None
         self.config, self.run_dir, self._wandb = config, config.run_dir, wandb
         torch.manual_seed(config.seed)
-        self.env = LocomotionEnv(
-            make_task(config.task), config.num_envs, seed=config.seed, num_threads=config.num_threads
+        self.env = make_env(
+            config.engine,
+            TASKS[config.task],
+            config.num_envs,
+            seed=config.seed,
+            device=config.device,
+            num_threads=config.num_threads,
         )
         observations = self.env.get_observations()
-        self.algorithm = P3PPO.construct_algorithm(observations, self.env, rsl_rl_config(config), "cpu")
+        self.algorithm = P3PPO.construct_algorithm(observations, self.env, rsl_rl_config(config), config.device)
         self.algorithm.train_mode()
         self.total_steps, self.total_seconds, self.broken, self.rollbacks = 0, 0.0, 0, 0
         self._finished = {name: deque[float](maxlen=_WINDOW) for name in _EPISODES}

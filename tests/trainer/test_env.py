@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainer.env import LocomotionEnv, make_tiles
+from trainer.env import LocomotionEnv
 from trainer.tasks import TASKS, LocomotionTask, make_task
+from trainer.tasks.running import make_tiles
 
 
 def walker(num_envs=6, **options):

@@ -114,7 +114,7 @@ def test_scan_agrees_with_rays(name):
     generator = np.random.default_rng(2)
     spread = np.array(terrain.size) / 2 - 0.3
     points = generator.uniform(-spread, spread, size=(400, 2))
-    looked_up = engine.terrain_height(torch.zeros(1, dtype=torch.int64), torch.from_numpy(points).float()[None])[0]
+    looked_up = engine.ground.height(torch.zeros(1, dtype=torch.int64), torch.from_numpy(points).float()[None])[0]
     model = build_model(G1, terrain)
     data = mujoco.MjData(model)
     data.qpos[2] = 50.0  # out of the rays' way
@@ -152,7 +152,7 @@ def test_outside_the_tile_is_the_pit():
     terrain = make_terrain("stairs", 0.5, np.random.default_rng(0))
     engine = MujocoEngine(G1, [terrain], 1, num_threads=0)
     far = torch.tensor([[[100.0, 0.0], [0.0, -100.0], [-100.0, 100.0]]])
-    assert engine.terrain_height(torch.zeros(1, dtype=torch.int64), far).tolist() == [[PIT_FLOOR] * 3]
+    assert engine.ground.height(torch.zeros(1, dtype=torch.int64), far).tolist() == [[PIT_FLOOR] * 3]
 
 
 def test_all_tiles_have_one_size():

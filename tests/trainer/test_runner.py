@@ -205,3 +205,13 @@ def test_config_round_trip_and_presets(tmp_path):
     assert unresolved == TrainConfig()  # the caller's is left alone
     plateau = resolve(dataclasses.replace(TrainConfig(), switch_on_plateau=True))
     assert plateau.switch_at is None
+
+
+def test_settings_from_before_there_were_engines_mean_native_mujoco(tmp_path):
+    path = tmp_path / "config.json"
+    save_config(resolve(TrainConfig()), path)
+    values = json.loads(path.read_text())
+    del values["engine"], values["device"]
+    path.write_text(json.dumps(values))
+    config = load_config(path)
+    assert (config.engine, config.device) == ("mujoco", "cpu")

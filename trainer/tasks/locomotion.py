@@ -1,10 +1,11 @@
 """Walking as commanded: observations, rewards, terminations and commands as functions of robot state and episode.
 
-Nothing here knows an engine; the environment (`trainer/env.py`) brings the two together.
+Nothing here knows an engine; `running.py` keeps the episodes, and an environment (`trainer/env.py`) brings an engine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -75,19 +76,20 @@ class TaskConfig:
 
 
 class LocomotionTask:
-    """A `TaskConfig` with its constants as tensors."""
+    """A `TaskConfig` with its constants as tensors on a device; states, episodes and generators are there too."""
 
-    def __init__(self, config: TaskConfig) -> None:
+    def __init__(self, config: TaskConfig, device: torch.device | str = "cpu") -> None:
         self.config = config
+        self.device = torch.device(device)
         robot = config.robot
-        self.default_pos = torch.tensor(robot.default_pos)
-        self.action_scale = torch.tensor(robot.action_scale)
-        self._reward_weights = torch.tensor(list(config.rewards.values()))[:, None]
+        self.default_pos = self._tensor(robot.default_pos)
+        self.action_scale = self._tensor(robot.action_scale)
+        self._reward_weights = self._tensor(list(config.rewards.values()))[:, None]
         self.max_steps = round(config.episode_seconds / config.control_dt)
         self.reward_context = RewardContext(
             default_pos=self.default_pos,
-            effort=torch.tensor([motor.effort for motor in robot.motors]),
-            posture_weight=torch.tensor(by_pattern(robot.joint_names, config.posture, default=0.0)),
+            effort=self._tensor([motor.effort for motor in robot.motors]),
+            posture_weight=self._tensor(by_pattern(robot.joint_names, config.posture, default=0.0)),
             standing_height=robot.standing_height,
             control_dt=config.control_dt,
             progress_ramp=config.progress_ramp,
@@ -97,7 +99,17 @@ class LocomotionTask:
         noise = config.noise
         width = {"ang_vel": noise.ang_vel, "gravity": noise.gravity, "joint_pos": noise.joint_pos}
         width["joint_vel"] = noise.joint_vel
-        self._noise = torch.cat([torch.full((n,), width.get(k, 0.0)) for k, n in self.proprio_layout.items()])
+        self._noise = self._tensor([width.get(k, 0.0) for k, n in self.proprio_layout.items() for _ in range(n)])
+        self._commands = self._tensor([config.command_x, config.command_y, config.command_yaw])
+        ranges = config.dynamics
+        rows = [ranges.friction, ranges.added_mass, ranges.com_xy, ranges.com_xy, ranges.com_z]
+        self._dynamics = self._tensor(rows)
+
+    def _tensor(self, values: Sequence[float] | Sequence[Range]) -> Tensor:
+        return torch.tensor(values, device=self.device)
+
+    def _uniform(self, generator: torch.Generator, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, device=self.device)
 
     @property
     def contract(self) -> Contract:
@@ -132,7 +144,7 @@ class LocomotionTask:
 
     def noisy(self, proprio: Tensor, generator: torch.Generator) -> Tensor:
         """[E, P] with the noise of the robot's sensors."""
-        return proprio + self._noise * (2 * torch.rand(proprio.shape, generator=generator) - 1)
+        return proprio + self._noise * (2 * self._uniform(generator, *proprio.shape) - 1)
 
     def scan(self, state: RobotState) -> Tensor:
         """[E, S]: how far the terrain lies below where it would be under a robot standing, to ±1 m."""
@@ -146,7 +158,7 @@ class LocomotionTask:
     def observe(self, state: RobotState, episode: Episode, generator: torch.Generator) -> dict[str, Tensor]:
         """The observation groups; `episode.history` must already hold the current proprioception."""
         scan = self.scan(state)
-        noise = self.config.noise.scan * (2 * torch.rand(scan.shape, generator=generator) - 1)
+        noise = self.config.noise.scan * (2 * self._uniform(generator, *scan.shape) - 1)
         velocity = self.velocity(state)
         clean = self.proprio(state, episode)
         privileged = [
@@ -168,10 +180,17 @@ class LocomotionTask:
             "critic": torch.cat(privileged, -1),
         }
 
+    def reward_rates(self, state: RobotState, episode: Episode) -> Tensor:
+        """[R, E]: the terms before their weights, rates per second, in the order of `config.rewards`."""
+        return torch.stack([TERMS[name](state, episode, self.reward_context) for name in self.config.rewards])
+
+    def weighted(self, rates: Tensor) -> Tensor:
+        """[R, E]: `reward_rates` with their weights."""
+        return rates * self._reward_weights
+
     def reward_terms(self, state: RobotState, episode: Episode) -> Tensor:
         """[R, E]: the weighted terms, rates per second, in the order of `config.rewards`."""
-        terms = [TERMS[name](state, episode, self.reward_context) for name in self.config.rewards]
-        return torch.stack(terms) * self._reward_weights
+        return self.weighted(self.reward_rates(state, episode))
 
     def terminated(self, state: RobotState) -> Tensor:
         """[E] bool: fallen, or fallen into a pit."""
@@ -185,15 +204,15 @@ class LocomotionTask:
     def sample_command(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Commands [K, 3] and the steps they last [K]."""
         config = self.config
-        low, high = torch.tensor([config.command_x, config.command_y, config.command_yaw]).unbind(-1)
-        command = low + (high - low) * torch.rand(count, 3, generator=generator)
-        standing = torch.rand(count, generator=generator) < config.standing_fraction
-        command[standing] = 0.0
+        low, high = self._commands.unbind(-1)
+        command = low + (high - low) * self._uniform(generator, count, 3)
+        standing = self._uniform(generator, count) < config.standing_fraction
+        command = torch.where(standing[:, None], 0.0, command)
         return command, self.sample_steps(config.command_seconds, count, generator)
 
     def sample_steps(self, seconds: Range, count: int, generator: torch.Generator) -> Tensor:
         """[K] int64: control steps of a time drawn from `seconds`."""
-        drawn = seconds[0] + (seconds[1] - seconds[0]) * torch.rand(count, generator=generator)
+        drawn = seconds[0] + (seconds[1] - seconds[0]) * self._uniform(generator, count)
         return (drawn / self.config.control_dt).round().long()
 
     def steered(self, state: RobotState, episode: Episode) -> Tensor:
@@ -206,7 +225,5 @@ class LocomotionTask:
 
     def sample_dynamics(self, count: int, generator: torch.Generator) -> Tensor:
         """[K, 5], as `RobotState.dynamics`."""
-        ranges = self.config.dynamics
-        rows = [ranges.friction, ranges.added_mass, ranges.com_xy, ranges.com_xy, ranges.com_z]
-        low, high = torch.tensor(rows).unbind(-1)
-        return low + (high - low) * torch.rand(count, 5, generator=generator)
+        low, high = self._dynamics.unbind(-1)
+        return low + (high - low) * self._uniform(generator, count, 5)

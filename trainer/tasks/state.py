@@ -103,14 +103,21 @@ class Episode(_Batched):
     """[E]: metres that the commands asked for so far."""
 
     @staticmethod
-    def empty(num_envs: int, num_joints: int, num_actions: int, num_feet: int, history: tuple[int, int]) -> Episode:
-        """All zero, on the CPU."""
+    def empty(
+        num_envs: int,
+        num_joints: int,
+        num_actions: int,
+        num_feet: int,
+        history: tuple[int, int],
+        device: torch.device | str = "cpu",
+    ) -> Episode:
+        """All zero."""
 
         def zeros(*shape: int) -> Tensor:
-            return torch.zeros(num_envs, *shape)
+            return torch.zeros(num_envs, *shape, device=device)
 
         def counts() -> Tensor:
-            return torch.zeros(num_envs, dtype=torch.int64)
+            return torch.zeros(num_envs, dtype=torch.int64, device=device)
 
         return Episode(
             step=counts(),

@@ -17,14 +17,12 @@ import torch
 from mujoco import rollout
 from torch import Tensor
 
+from trainer.engines.ground import Ground
 from trainer.engines.mujoco.model import PHYSICS_DT, SensorLayout, as_slice, build_model, sizes_of
 from trainer.tasks.robots import RobotSpec
-from trainer.tasks.rotation import yaw_of
-from trainer.tasks.scan import scan_points
 from trainer.tasks.state import RobotState
-from trainer.tasks.terrains import PIT_FLOOR, Terrain, height_map
+from trainer.tasks.terrains import Terrain
 
-MAP_RESOLUTION = 0.05
 _WARNINGS: list[str] = []
 """What the simulator complained of since the last step began: MuJoCo has one handler for the whole process."""
 _FULL_STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
@@ -88,8 +86,7 @@ class MujocoEngine:
         self._trajectory = np.zeros((num_envs, decimation, self._state.shape[1]))
         self._sensor_trajectory = np.zeros((num_envs, decimation, base.nsensordata))
         self._controls = np.zeros((num_envs, decimation, base.nu))
-        self._map_origin, self._maps = self._rasterise()
-        self._points = scan_points()
+        self.ground = Ground(self.tiles)
 
     def _compile_tiles(self) -> list[mujoco.MjModel]:
         if not self.tiles:
@@ -104,15 +101,6 @@ class MujocoEngine:
                     f"tile {tile.name}: model sizes differ from those of {self.tiles[0].name}: {different}"
                 )
         return pool
-
-    def _rasterise(self) -> tuple[Tensor, Tensor]:
-        """Height maps [tiles, X, Y] with a border of pit, and the cell coordinates of x = y = 0."""
-        if not self.tiles:
-            return torch.zeros(2), torch.zeros(1, 1, 1)
-        half_extent = (max(t.size[0] for t in self.tiles) / 2, max(t.size[1] for t in self.tiles) / 2)
-        maps = [height_map(tile, half_extent, MAP_RESOLUTION) for tile in self.tiles]
-        padded = np.pad(np.stack(maps), ((0, 0), (1, 1), (1, 1)), constant_values=PIT_FLOOR)
-        return torch.tensor(half_extent) / MAP_RESOLUTION + 1.0, torch.from_numpy(padded)
 
     def reset(
         self, env_ids: Tensor, tile: Tensor, root_pos: Tensor, yaw: Tensor, joint_pos: Tensor, dynamics: Tensor
@@ -227,9 +215,6 @@ class MujocoEngine:
             root_pos, root_quat, lin_vel, ang_vel = qpos[:, :3], qpos[:, 3:7], qvel[:, :3], qvel[:, 3:6]
         foot_pos = sensors[:, layout.foot_pos].view(count, feet, 3)
         tile = self.tile_of[rows]
-        yaw = yaw_of(root_quat)
-        turn = torch.stack([yaw.cos(), -yaw.sin(), yaw.sin(), yaw.cos()], -1).view(count, 2, 2)
-        scanned = root_pos[:, None, :2] + self._points @ turn.mT
         return RobotState(
             root_pos=root_pos,
             root_quat=root_quat,
@@ -242,20 +227,10 @@ class MujocoEngine:
             foot_vel=sensors[:, layout.foot_vel].view(count, feet, 3),
             foot_force=sensors[:, layout.foot_force],
             body_contact=(sensors[:, layout.trunk_touch] > 1.0).any(-1),
-            scan=self.terrain_height(tile, scanned),
-            foot_ground=self.terrain_height(tile, foot_pos[..., :2]),
+            scan=self.ground.scan(tile, root_pos, root_quat),
+            foot_ground=self.ground.height(tile, foot_pos[..., :2]),
             dynamics=self.dynamics[rows],
         )
-
-    def terrain_height(self, tile: Tensor, points: Tensor) -> Tensor:
-        """[K, M]: height of the tiles [K] at points [K, M, 2]; the pit's floor outside them."""
-        if not self.tiles:
-            return torch.zeros(points.shape[:-1])
-        _, rows, columns = self._maps.shape
-        # The maps have a border of one cell, which is pit: whatever lies outside is clamped into it.
-        cell = points * (1.0 / MAP_RESOLUTION) + self._map_origin
-        x, y = cell[..., 0].clamp(0, rows - 1).long(), cell[..., 1].clamp(0, columns - 1).long()
-        return self._maps.flatten().take(tile[:, None] * (rows * columns) + x * columns + y)
 
     def first_warning(self) -> str | None:
         """What the simulator complained of first in the last step; the rest mostly follows from it."""
