@@ -169,30 +169,31 @@ void latent_backward(Address d, int64_t d_columns, Address noise, Address d_mean
 // pre and out [1 + tangents, rows, columns], shift [columns], the others [rows, columns]; see cpu/kernels.h.
 template <class S>
 void units_forward(int kind, double parameter, Address pre, int64_t tangents, Address shift, Address pre_rest,
-                   bool whole, Address out, Address rest, Address gain, Address residual, int64_t rows,
-                   int64_t columns, int threads) {
+                   bool whole, Address out, Address rest, Address gain, Address residual, Address curvature,
+                   int64_t rows, int64_t columns, int threads) {
   const auto& k = p3::kernels<S>();
   over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t o = r * columns;
       k.units_forward(static_cast<p3::Activation>(kind), S(parameter), at<S>(pre, o), rows * columns, tangents,
                       at<S>(shift), at<S>(pre_rest, o), whole, at<S>(out, o), at<S>(rest, o), at<S>(gain, o),
-                      at<S>(residual, o), columns);
+                      at<S>(residual, o), at<S>(curvature, o), columns);
     }
   });
 }
 
 template <class S>
 void units_backward(int kind, double parameter, Address pre, int64_t tangents, Address shift, Address pre_rest,
-                    bool whole, Address d_out, Address d_rest, Address d_gain, Address d_residual, Address d_pre,
-                    Address d_pre_rest, int64_t rows, int64_t columns, int threads) {
+                    bool whole, Address d_out, Address d_rest, Address d_gain, Address d_residual,
+                    Address d_curvature, Address d_pre, Address d_pre_rest, int64_t rows, int64_t columns,
+                    int threads) {
   const auto& k = p3::kernels<S>();
   over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t o = r * columns;
       k.units_backward(static_cast<p3::Activation>(kind), S(parameter), at<S>(pre, o), rows * columns, tangents,
                        at<S>(shift), at<S>(pre_rest, o), whole, at<S>(d_out, o), at<S>(d_rest, o), at<S>(d_gain, o),
-                       at<S>(d_residual, o), at<S>(d_pre, o), at<S>(d_pre_rest, o), columns);
+                       at<S>(d_residual, o), at<S>(d_curvature, o), at<S>(d_pre, o), at<S>(d_pre_rest, o), columns);
     }
   });
 }

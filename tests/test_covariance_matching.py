@@ -175,13 +175,11 @@ class TestTrainedActor:
         ratio = total(policy.covariance) / total(trained[3])
         assert (ratio - 1).abs().max() <= tolerance
 
-    @pytest.mark.parametrize(("transform", "worst"), [("linear", 0.15), ("unscented", 0.1)])
-    def test_correlations(self, trained, transform, worst):
-        """Within 0.1; of the linear form's, which knows no curvature that units share, one in a thousand is not."""
+    @pytest.mark.parametrize("transform", ["linear", "unscented"])
+    def test_correlations(self, trained, transform):
         policy = self.policy(trained, CovarianceMatching(transform=transform))
         error = (correlation(policy.covariance) - correlation(trained[3])).abs()
-        assert error.max() <= worst
-        assert (error > 0.1).double().mean() <= 0.005
+        assert error.max() <= 0.1
 
     def test_mean_is_nearer_than_moment_matchings(self, trained):
         std = total(trained[3])[:, None].sqrt()

@@ -37,14 +37,15 @@ struct Kernels {
                           S* d_mean, S* d_std, int64_t n);
   // One row of a layer in `mlp_covariance`. pre: mean [n], then num_tangents tangents [n], `stride` apart; `shift` [n]
   // is added to the mean. pre_rest [n] is the variance beside that of the tangents or, with `whole`, all of it. out has
-  // the layout of pre; where `rest` is null it gets the mean alone.
+  // the layout of pre; where `rest` is null it gets the mean alone. curvature [n] may be null.
   void (*units_forward)(Activation kind, S parameter, const S* pre, int64_t stride, int64_t num_tangents,
                         const S* shift, const S* pre_rest, bool whole, S* out, S* rest, S* gain, S* residual,
-                        int64_t n);
-  // Gradients of pre and pre_rest; d_rest is null where units_forward's rest was.
+                        S* curvature, int64_t n);
+  // Gradients of pre and pre_rest; d_rest and d_curvature are null where units_forward's rest and curvature were.
   void (*units_backward)(Activation kind, S parameter, const S* pre, int64_t stride, int64_t num_tangents,
                          const S* shift, const S* pre_rest, bool whole, const S* d_out, const S* d_rest,
-                         const S* d_gain, const S* d_residual, S* d_pre, S* d_pre_rest, int64_t n);
+                         const S* d_gain, const S* d_residual, const S* d_curvature, S* d_pre, S* d_pre_rest,
+                         int64_t n);
   // One row of the batch, of whose action the `rows` [A, n] are the derivatives by the units. d_scaled [A, n], the
   // gradient of rows * gain, becomes that of rows; weighted [A, n], the covariance's gradient times rows, becomes
   // rows * gain; d_gain and d_residual [n] are written.

@@ -152,24 +152,25 @@ void test_units(const p3::Kernels<S>& k, const std::string& name) {
   for (int64_t n : {1, 7, 17, 33}) {
     for (bool whole : {false, true}) {
       const int64_t size = (1 + tangents) * n;
-      Buffer<S> pre(size), shift(n, S(0.25)), pre_rest(n), out(size), rest(n), gain(n), residual(n);
+      Buffer<S> pre(size), shift(n, S(0.25)), pre_rest(n), out(size), rest(n), gain(n), residual(n), curvature(n);
       Buffer<S> ones(size, S(1)), d_pre(size), d_pre_rest(n);
       Buffer<double> pre64(size), shift64(n, 0.25), rest64(n);
       for (int64_t i = 0; i < size; ++i) pre64[i] = pre[i] = S(std::sin(1.3 * i + 0.4));
       for (int64_t i = 0; i < n; ++i) rest64[i] = pre_rest[i] = S((whole ? 3 : 0.1) + std::pow(std::cos(0.7 * i), 2));
       const auto kind = p3::Activation::kElu;
-      k.units_forward(kind, S(1), pre, n, tangents, shift, pre_rest, whole, out, rest, gain, residual, n);
-      k.units_backward(kind, S(1), pre, n, tangents, shift, pre_rest, whole, ones, ones, ones, ones, d_pre, d_pre_rest,
-                       n);
+      const double p = 1.25;  // a kink, so that every term counts
+      k.units_forward(kind, S(p), pre, n, tangents, shift, pre_rest, whole, out, rest, gain, residual, curvature, n);
+      k.units_backward(kind, S(p), pre, n, tangents, shift, pre_rest, whole, ones, ones, ones, ones, ones, d_pre,
+                       d_pre_rest, n);
       // The sum of everything that comes out of unit i.
       const auto sum = [&](int64_t i) {
-        Buffer<double> o(size), r(n), g(n), e(n);
-        exact.units_forward(kind, 1.0, pre64, n, tangents, shift64, rest64, whole, o, r, g, e, n);
-        return o[i] + o[n + i] + o[2 * n + i] + r[i] + g[i] + e[i];
+        Buffer<double> o(size), r(n), g(n), e(n), h(n);
+        exact.units_forward(kind, p, pre64, n, tangents, shift64, rest64, whole, o, r, g, e, h, n);
+        return o[i] + o[n + i] + o[2 * n + i] + r[i] + g[i] + e[i] + h[i];
       };
       for (int64_t i = 0; i < n; ++i) {
-        check(std::abs(out[i] + out[n + i] + out[2 * n + i] + rest[i] + gain[i] + residual[i] - sum(i)) < tolerance,
-              name + " units");
+        const S all = out[i] + out[n + i] + out[2 * n + i] + rest[i] + gain[i] + residual[i] + curvature[i];
+        check(std::abs(all - sum(i)) < tolerance, name + " units");
         check(residual[i] >= S(0) && rest[i] >= S(0), name + " units' variances are not negative");
         const auto slope = [&](double& x) {
           const double at = x;

@@ -2,7 +2,8 @@
 
 Rows of the batch go through in tiles: the action's rows [tile, A, H] exist for one tile at a time, and the backward
 pass makes them again, so memory does not grow with the batch beyond inputs and outputs. Matrix products are torch's;
-between them one native pass a layer does the units, another the gradients of the action's rows.
+between them one native pass a layer does the units, another the gradients of the action's rows. The curvature that
+the last hidden layer's units share is a few products of [tile, H, H].
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ class _Layer:
     """[R, H]: the variance beside that of the tangents; of the last hidden layer nobody asks."""
     gain: Tensor
     residual: Tensor
+    curvature: Tensor | None
+    """Of the last hidden layer."""
+
+    @property
+    def tangents(self) -> Tensor:
+        """[R, K, H], before the activation."""
+        return self.pre[1:].transpose(0, 1)
 
 
 class _Network:
@@ -49,7 +57,7 @@ class _Network:
         # What the variances and the action's rows see of a layer: of the first its stochastic columns.
         self.seen = [weights[0][:, self.columns], *weights[1:]]
         self.squares = [weight.square() for weight in self.seen[:-1]]
-        self.across = directions.t()[:, None] if self.hidden > 1 else directions.new_empty(0, 1, self.stochastic)
+        self.across = directions.t()[:, None]
         self.tangents = self.across.shape[0]
         self.tile = max(1, TILE_ROWS // max(self.actions, self.tangents + 1))
 
@@ -75,11 +83,34 @@ class _Network:
             out = work.take(f"out {index}", 1 if last else count, rows, width)
             rest = None if last else work.take(f"rest {index}", rows, width)
             gain, residual = (work.take(f"{name} {index}", rows, width) for name in ("gain", "residual"))
+            curvature = work.take("curvature", rows, width) if last else None
             native.units_forward(
-                self.kind, self.parameter, pre, self.biases[index], pre_rest, index == 0, out, rest, gain, residual
+                self.kind,
+                self.parameter,
+                pre,
+                self.biases[index],
+                pre_rest,
+                index == 0,
+                out,
+                rest,
+                gain,
+                residual,
+                curvature,
             )
-            layers.append(_Layer(pre, pre_rest, out, rest, gain, residual))
+            layers.append(_Layer(pre, pre_rest, out, rest, gain, residual, curvature))
         return layers
+
+    def shared_curvature(self, work: Workspace, layer: _Layer) -> tuple[Tensor, Tensor]:
+        """Of the last hidden layer: c [R, H, H] along the tangents, and S = ½ h_i h_j c_ij², 0 on the diagonal."""
+        assert layer.curvature is not None
+        rows, width = layer.curvature.shape
+        tangents, h = layer.tangents, layer.curvature
+        correlated = torch.bmm(tangents.mT, tangents, out=work.take("correlated", rows, width, width))
+        # (h_i c_ij) (c_ij h_j): neither h_i h_j nor c_ij² need be within range.
+        shared = torch.mul(correlated, h[:, :, None], out=work.take("shared", rows, width, width))
+        shared.mul_(correlated * h[:, None]).mul_(0.5)
+        shared.diagonal(dim1=1, dim2=2).zero_()
+        return correlated, shared
 
     def rows(self, work: Workspace, layers: Sequence[_Layer], covariance: Tensor | None, var: Tensor) -> list[Tensor]:
         """∂action/∂x [R, A, ·] of the inputs and of every hidden layer's units; fills `covariance` [R, A, A].
@@ -90,12 +121,15 @@ class _Network:
         rows = work.take(f"rows {self.hidden}", count, *self.seen[-1].shape)
         rows.copy_(self.seen[-1].expand_as(rows))
         kept = [rows]
+        if covariance is not None and self.hidden > 0:
+            _, shared = self.shared_curvature(work, layers[-1])
+            torch.bmm(rows @ shared, rows.mT, out=covariance)
         for index in reversed(range(self.hidden)):
             layer, width = layers[index], rows.shape[2]
             scaled = work.take("scaled", count, self.actions, width)
             if covariance is not None:
                 torch.mul(rows, layer.residual[:, None], out=scaled)
-                covariance.baddbmm_(scaled, rows.mT, beta=int(index < self.hidden - 1))
+                covariance.baddbmm_(scaled, rows.mT)
             torch.mul(rows, layer.gain[:, None], out=scaled)
             below = self.seen[index]
             rows = work.take(f"rows {index if keep else index % 2}", count, self.actions, below.shape[1])
@@ -142,9 +176,23 @@ class _Gradients:
 
     def tile(self, tile: slice, d_out_mean: Tensor, d_covariance: Tensor, mean: Tensor, var: Tensor) -> None:
         """Adds the gradients of one tile."""
-        layers = self.network.units(self.work, mean, var)
-        from_rows, self.var[tile] = self._rows(layers, d_covariance + d_covariance.mT, var)
-        self._units(layers, from_rows, d_out_mean, mean, var, tile)
+        layers, weighting = self.network.units(self.work, mean, var), d_covariance + d_covariance.mT
+        from_rows, self.var[tile] = self._rows(layers, weighting, var)
+        from_curvature = self._shared_curvature(layers[-1], weighting) if layers else None
+        self._units(layers, from_rows, from_curvature, d_out_mean, mean, var, tile)
+
+    def _shared_curvature(self, layer: _Layer, weighting: Tensor) -> tuple[Tensor, Tensor]:
+        """d_curvature [R, H] and d_tangents [R, K, H] of the last hidden layer; adds to the last weights' gradient."""
+        assert layer.curvature is not None
+        h, weight = layer.curvature, self.network.weights[-1]
+        correlated, shared = self.network.shared_curvature(self.work, layer)
+        weighted = weighting @ weight
+        self.weights[-1].add_(torch.bmm(weighted, shared).sum(0))
+        d_shared = torch.matmul(weight.t(), weighted, out=self.work.take("d_shared", *shared.shape)).mul_(0.5)
+        d_shared.diagonal(dim1=1, dim2=2).zero_()
+        d_shared.mul_(correlated)
+        d_tangents = torch.bmm(layer.tangents * h[:, None], d_shared).mul_(2 * h[:, None])
+        return torch.bmm(d_shared.mul_(correlated), h[:, :, None]).squeeze(2), d_tangents
 
     def _rows(
         self, layers: Sequence[_Layer], weighting: Tensor, var: Tensor
@@ -174,6 +222,7 @@ class _Gradients:
         self,
         layers: Sequence[_Layer],
         from_rows: Sequence[tuple[Tensor, Tensor]],
+        from_curvature: tuple[Tensor, Tensor] | None,
         d_out_mean: Tensor,
         mean: Tensor,
         var: Tensor,
@@ -185,7 +234,8 @@ class _Gradients:
         self.biases[-1].add_(d_out_mean.sum(0))
         d_out, d_rest = (d_out_mean @ network.weights[-1])[None], None
         for index in reversed(range(network.hidden)):
-            layer, (d_gain, d_residual) = layers[index], from_rows[index]
+            layer, (d_gain, d_residual), last = layers[index], from_rows[index], index == network.hidden - 1
+            d_curvature, d_tangents = from_curvature if last and from_curvature is not None else (None, None)
             d_pre = work.take("d_pre", *layer.pre.shape)
             d_pre_rest = work.take("d_pre_rest", *layer.pre_rest.shape)
             native.units_backward(
@@ -199,9 +249,12 @@ class _Gradients:
                 d_rest,
                 d_gain,
                 d_residual,
+                d_curvature,
                 d_pre,
                 d_pre_rest,
             )
+            if d_tangents is not None:
+                d_pre[1:].add_(d_tangents.transpose(0, 1))
             self.biases[index].add_(d_pre[0].sum(0))
             weight, square = network.weights[index], network.squares[index]
             if index > 0:

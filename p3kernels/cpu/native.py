@@ -175,6 +175,7 @@ def units_forward(
     rest: Tensor | None,
     gain: Tensor,
     residual: Tensor,
+    curvature: Tensor | None,
 ) -> None:
     """Linearised units of a layer, from pre-activations to activations.
 
@@ -193,6 +194,7 @@ def units_forward(
         _address(rest),
         _address(gain),
         _address(residual),
+        _address(curvature),
         pre.shape[1],
         pre.shape[2],
         torch.get_num_threads(),
@@ -210,10 +212,11 @@ def units_backward(
     d_rest: Tensor | None,
     d_gain: Tensor,
     d_residual: Tensor,
+    d_curvature: Tensor | None,
     d_pre: Tensor,
     d_pre_rest: Tensor,
 ) -> None:
-    """d_pre [1 + K, R, O] and d_pre_rest [R, O] of `units_forward`; d_rest is None where rest was."""
+    """d_pre [1 + K, R, O] and d_pre_rest [R, O] of `units_forward`; d_rest and d_curvature may be None as there."""
     _function("units_backward", pre)(
         kind,
         parameter,
@@ -226,6 +229,7 @@ def units_backward(
         _address(d_rest),
         _address(d_gain),
         _address(d_residual),
+        _address(d_curvature),
         _address(d_pre),
         _address(d_pre_rest),
         pre.shape[1],

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from p3kernels.reference.gaussian import PositivePart, chain, density_slope, guard, positive_part
+from p3kernels.reference.gaussian import PositivePart, chain, density_curvature, density_slope, guard, positive_part
 
 # Below this step of erfcx's argument its differences come from the Taylor series.
 _SERIES_STEP = 0.02
@@ -126,14 +126,16 @@ def elu_gradients(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tens
     )
 
 
-def elu_gain_gradients(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """∂g/∂mean = E[f″] and ∂g/∂var = ½ E[f‴] of the gain g = E[f′] = ∂out_mean/∂mean."""
+def elu_derivatives(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    """E[f″], E[f‴] and E[f⁗]: each the derivative by `mean` of the one before, the first that of the gain E[f′]."""
     m, v = mean.double(), var.double()
     parts = _elu_parts(m, v)
-    density, kink = parts.y.density_over_std, 1 - alpha
-    gain_mean = alpha * parts.exp_1 + kink * density
-    gain_var = 0.5 * (alpha * (parts.exp_1 - density) + kink * density_slope(parts.y))
-    return guard(mean, var, gain_mean), guard(mean, var, gain_var)
+    density, slope, curvature = parts.y.density_over_std, density_slope(parts.y), density_curvature(m, parts.y)
+    kink = 1 - alpha
+    second = alpha * parts.exp_1 + kink * density
+    third = alpha * (parts.exp_1 - density) + kink * slope
+    fourth = alpha * (parts.exp_1 - density - slope) + kink * curvature
+    return guard(mean, var, second), guard(mean, var, third), guard(mean, var, fourth)
 
 
 def elu_moments(mean: Tensor, var: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:

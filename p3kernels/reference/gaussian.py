@@ -74,6 +74,12 @@ def density_slope(part: PositivePart) -> Tensor:
     return slope.clamp(-LARGEST_SLOPE, LARGEST_SLOPE)
 
 
+def density_curvature(mean: Tensor, part: PositivePart) -> Tensor:
+    """∂²/∂mean² of the density of x at 0: (mean² / var − 1) / var · density, kept finite as `density_slope` is."""
+    curvature = -(part.density_over_std + mean * density_slope(part)) / part.std.clamp_min(SMALLEST_STD).square()
+    return curvature.clamp(-LARGEST_SLOPE, LARGEST_SLOPE)
+
+
 class OnceDifferentiable(torch.autograd.Function):
     """Passes gradients on, and says so if someone wants to differentiate them again.
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from p3kernels.reference.gaussian import chain, density_slope, guard, positive_part
+from p3kernels.reference.gaussian import chain, density_curvature, density_slope, guard, positive_part
 
 
 class _LeakyReluMoments(torch.autograd.Function):
@@ -48,11 +48,14 @@ def leaky_relu_gradients(mean: Tensor, var: Tensor, slope: float) -> tuple[Tenso
     )
 
 
-def leaky_relu_gain_gradients(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """∂g/∂mean = E[f″] and ∂g/∂var = ½ E[f‴] of the gain g = E[f′] = ∂out_mean/∂mean."""
-    y = positive_part(mean.double(), var.double())
-    kink = 1 - slope
-    return guard(mean, var, kink * y.density_over_std), guard(mean, var, 0.5 * kink * density_slope(y))
+def leaky_relu_derivatives(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, Tensor, Tensor]:
+    """E[f″], E[f‴] and E[f⁗]: each the derivative by `mean` of the one before, the first that of the gain E[f′]."""
+    m = mean.double()
+    y = positive_part(m, var.double())
+    second, third, fourth = (
+        (1 - slope) * part for part in (y.density_over_std, density_slope(y), density_curvature(m, y))
+    )
+    return guard(mean, var, second), guard(mean, var, third), guard(mean, var, fourth)
 
 
 def leaky_relu_moments(mean: Tensor, var: Tensor, negative_slope: float = 0.01) -> tuple[Tensor, Tensor]:

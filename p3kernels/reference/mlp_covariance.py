@@ -27,13 +27,14 @@ def mlp_covariance(
 
     Forward: means and variances of every layer's units, the variances with the correlation between units. A unit's
     deviation is `tangents` [B, K, H] · standard normals, plus a rest of variance `rest` [B, H], taken as independent.
-    Backward from the actions: rows ∂a/∂unit [B, A, H], to which every layer adds what its linearisation leaves over.
+    Backward from the actions: rows ∂a/∂unit [B, A, H], to which every layer adds what its linearisation leaves over:
+    variances, and of the last hidden layer also the curvature that its units share.
     """
     kind, parameter = resolve_activation(activation, activation_parameter)
     hidden = len(weights) - 1
     stochastic = [weights[0][:, weights[0].shape[1] - var.shape[1] :], *weights[1:]]
-    gains, residuals = [], []
-    tangents, rest = var[:, None], var  # neither is used before the first layer has set it
+    layers = []
+    tangents, rest = var[:, None], var  # the tangents are not used before the first layer has set them
     for layer in range(hidden):
         pre_mean = torch.nn.functional.linear(mean, weights[layer], biases[layer])
         pre_rest = rest @ stochastic[layer].square().t()
@@ -42,20 +43,22 @@ def mlp_covariance(
             pre_var = pre_rest + tangents.square().sum(1)
         else:
             pre_var = pre_rest  # independent inputs: exact without any tangent
-            if hidden > 1:  # what of it is carried on with its correlation
-                tangents = _first_tangents(var, directions) @ stochastic[0].t()
-                pre_rest = (pre_var - tangents.square().sum(1)).clamp_min(0) if directions is not None else 0 * pre_var
-        mean, gain, residual = linearised_activation(pre_mean, pre_var, kind, parameter)
-        tangents = tangents * gain[:, None] if hidden > 1 else tangents
-        rest = pre_rest * gain.square() + residual
-        gains.append(gain)
-        residuals.append(residual)
+            tangents = _first_tangents(var, directions) @ stochastic[0].t()  # what is carried on with its correlation
+            pre_rest = (pre_var - tangents.square().sum(1)).clamp_min(0) if directions is not None else 0 * pre_var
+        units = linearised_activation(pre_mean, pre_var, kind, parameter)
+        layers.append(units)
+        mean = units.mean
+        if layer < hidden - 1:
+            tangents = tangents * units.gain[:, None]
+            rest = pre_rest * units.gain.square() + units.residual
 
     rows = weights[-1].expand(mean.shape[0], *weights[-1].shape)
     covariance = mean.new_zeros(mean.shape[0], rows.shape[1], rows.shape[1])
+    if hidden > 0:
+        covariance = weights[-1] @ _shared_curvature(tangents, layers[-1].curvature) @ weights[-1].t()
     for layer in reversed(range(hidden)):
-        covariance = covariance + (rows * residuals[layer][:, None]) @ rows.mT
-        rows = (rows * gains[layer][:, None]) @ stochastic[layer]
+        covariance = covariance + (rows * layers[layer].residual[:, None]) @ rows.mT
+        rows = (rows * layers[layer].gain[:, None]) @ stochastic[layer]
     if hidden == 0:
         rows = rows[:, :, rows.shape[2] - var.shape[1] :]
     covariance = covariance + (rows * var[:, None]) @ rows.mT
@@ -66,6 +69,16 @@ def _first_tangents(var: Tensor, directions: Tensor | None) -> Tensor:
     """[B, K, J]: the inputs' deviation along every direction, or along every input."""
     std = (var + SMALLEST_VAR).sqrt()
     return torch.diag_embed(std) if directions is None else std[:, None] * directions.t()
+
+
+def _shared_curvature(tangents: Tensor, curvature: Tensor) -> Tensor:
+    """[B, H, H]: ½ h_i h_j c_ij² of the units' curvature h [B, H], c from the tangents [B, K, H]; 0 on the diagonal.
+
+    The residuals have the diagonal, with all higher orders.
+    """
+    bent = curvature[:, :, None] * (tangents.mT @ tangents)
+    shared = 0.5 * bent * bent.mT
+    return shared - torch.diag_embed(shared.diagonal(dim1=1, dim2=2))
 
 
 def latent_directions(weights: Sequence[Tensor], stochastic: int, rank: int) -> Tensor | None:

@@ -210,7 +210,9 @@ def test_memory_of_rows_does_not_grow_with_the_batch(monkeypatch):
     named = grouped(inputs_of((3000, 6, 4, 9, 8, 3), torch.float32))
     arguments = (*named.values(), torch.eye(4), ELU, 1.0)
     kernel.backward(*kernel.forward(*arguments), *arguments)
-    assert 0 < max(sizes) <= kernel.TILE_ROWS * 9
+    # Rows of 3 actions and tangents of 4 directions fit a tile; the units' shared curvature has 8² numbers a row.
+    tile = kernel.TILE_ROWS // 5
+    assert 0 < max(sizes) <= max(kernel.TILE_ROWS * 9, tile * 8 * 8)
 
 
 def test_directions_are_the_strongest_of_the_first_two_layers():
