@@ -31,12 +31,12 @@ from trainer.metrics import read_metrics
 from trainer.run_dir import locked
 from trainer.study import cost
 from trainer.study.analysis import PRIMARY, analyse, converged_at, summary
-from trainer.study.conduct import SESSIONS, conduct
+from trainer.study.conduct import conduct
 from trainer.study.evaluation import FILE_NAME as EVALUATION
 from trainer.study.evaluation import read_evaluation
 from trainer.study.plan import STUDIES, EvalSettings, Settings
 from trainer.study.section import merge
-from trainer.study.state import OtherSettings, in_use, state_of
+from trainer.study.state import SESSIONS, OtherSettings, in_use, state_of
 
 PATIENCE = 300.0
 """Seconds after which something that should happen never will."""
@@ -292,6 +292,40 @@ def test_section_figures_and_page(imitated, tmp_path, capsys):
     assert cli.main(["study", *line]) == 0  # the same again
     assert page.read_text() == text
     capsys.readouterr()
+
+
+class TestRecords:
+    """Finished runs without their directories."""
+
+    @pytest.fixture
+    def recorded(self, imitated, tmp_path):
+        """The study on another machine: its records alone, in a directory that has no run."""
+        here = dataclasses.replace(imitated, records=tmp_path / "records")
+        assert conduct(here, 1, print) == []
+        return dataclasses.replace(here, directory=tmp_path / "elsewhere")
+
+    def test_say_what_the_runs_say(self, imitated, recorded):
+        assert conduct(recorded, 1, print) == []
+        assert not recorded.directory.exists()
+        assert analyse(recorded).as_json() == analyse(imitated).as_json()
+        versions = [[run.trained_with for run in analyse(plan).runs["mm"].values()] for plan in (imitated, recorded)]
+        assert versions[0] == versions[1]
+        assert f"torch {torch.__version__}" in versions[1][0][0]
+
+    def test_of_other_settings_are_refused_before_anything_starts(self, recorded):
+        other = dataclasses.replace(recorded, num_envs=16)
+        with pytest.raises(OtherSettings, match=r"walker-parkour-vae-1.json: has num-envs 8, this study 16"):
+            conduct(other, 1, print)
+        longer = dataclasses.replace(recorded, evaluation=dataclasses.replace(EVALUATED, seconds=0.4))
+        with pytest.raises(OtherSettings, match=r"has seconds 0\.2, this study 0\.4"):
+            conduct(longer, 1, print)
+
+    def test_that_are_damaged_are_named_and_left_out(self, recorded):
+        path = recorded.records / "walker-parkour-mm-2.json"
+        path.write_text(path.read_text()[:-100])
+        found = analyse(recorded)
+        assert list(found.runs["mm"]) == [1, 3, 4, 5]
+        assert "expected the record of a run" in found.damaged["walker-parkour-mm-2"]
 
 
 def test_merge_leaves_the_rest_and_refuses_half_a_section(tmp_path):

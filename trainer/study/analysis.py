@@ -10,15 +10,9 @@ from typing import Any
 import numpy as np
 
 from trainer.algorithms.schedule import Plateau
-from trainer.metrics import read_metrics
-from trainer.study.evaluation import Numbers, read_evaluation
+from trainer.study.finished import LEVEL, REWARD, STEPS, Finished, find_finished
 from trainer.study.plan import Run, Settings
-from trainer.study.state import state_of
 from trainer.study.statistics import Paired, area, holm, mean_std, paired
-
-REWARD, LENGTH, LEVEL, STEPS = "episode/reward", "episode/length", "curriculum/level", "steps/total"
-PROGRESS, SECONDS = "reward/progress", "time/total_seconds"
-CURVES = (REWARD, LENGTH, PROGRESS, LEVEL)
 
 
 @dataclass(frozen=True)
@@ -29,32 +23,6 @@ class Measure:
     label: str
     digits: int
     of: Callable[[Finished], float]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A run that was trained and evaluated to its end."""
-
-    run: Run
-    curves: dict[str, np.ndarray]
-    """Of each of `CURVES`, and `STEPS`: [T], by iteration; NaN where nothing was logged."""
-    evaluation: Numbers
-    seconds: float
-    converged_at: int | None
-    """Iteration of the plateau, or None."""
-
-    @property
-    def level(self) -> float:
-        """Mean curriculum level at the end; NaN without a curriculum."""
-        return _last(self.curves[LEVEL])
-
-    def evaluated(self, latent: str, name: str) -> float:
-        """A number of the fixed-level evaluation."""
-        return self.evaluation[latent][name]
-
-    def reward_at(self, share: float) -> float:
-        """Mean reward of the training episodes that had ended last, at a share of the steps."""
-        return _last(self.curves[REWARD][: max(1, round(share * len(self.curves[REWARD])))])
 
 
 MEASURES = (
@@ -91,6 +59,10 @@ class Analysis:
             seeds.setdefault(run.config.method, []).append(str(run.config.seed))
         return ", ".join(f"{method} (seed{'s' * (len(own) > 1)} {' '.join(own)})" for method, own in seeds.items())
 
+    def converged_at(self, run: Finished) -> int | None:
+        """Iteration at which a run had converged, or None."""
+        return converged_at(run.curves[REWARD], run.curves[LEVEL], self.settings.plateau_window)
+
     def values(self, method: str, measure: Measure) -> dict[int, float]:
         """By seed."""
         return {seed: measure.of(run) for seed, run in self.runs[method].items()}
@@ -126,7 +98,7 @@ class Analysis:
             method: {
                 str(seed): {
                     **{measure.key: _finite(measure.of(run)) for measure in MEASURES},
-                    "converged_at": run.converged_at,
+                    "converged_at": self.converged_at(run),
                     "evaluation": {
                         latent: {name: _finite(value) for name, value in numbers.items()}
                         for latent, numbers in run.evaluation.items()
@@ -174,23 +146,14 @@ def analyse(settings: Settings) -> Analysis:
     damaged: dict[str, str] = {}
     for run in settings.runs():
         try:
-            evaluation = read_evaluation(run, settings.evaluation) if state_of(run) == "trained" else None
-            if evaluation is None:
+            finished = find_finished(run, settings.evaluation, settings.records)
+            if finished is None:
                 unfinished.append(run)
             else:
-                runs[run.config.method][run.config.seed] = _finished(run, evaluation, settings.plateau_window)
+                runs[run.config.method][run.config.seed] = finished
         except (ValueError, OSError, KeyError) as error:
             damaged[run.path.name] = str(error)
     return Analysis(settings, runs, unfinished, damaged)
-
-
-def _finished(run: Run, evaluation: Numbers, plateau_window: int) -> Finished:
-    rows = read_metrics(run.path)
-    if not rows or rows[-1]["iteration"] != run.target:
-        raise ValueError(f"{run.path}: its metrics end before iteration {run.target}")
-    curves = {key: np.array([_number(row.get(key)) for row in rows]) for key in (*CURVES, STEPS)}
-    seconds = _number(rows[-1].get(SECONDS))
-    return Finished(run, curves, evaluation, seconds, converged_at(curves[REWARD], curves[LEVEL], plateau_window))
 
 
 def converged_at(reward: np.ndarray, level: np.ndarray, window: int = 400) -> int | None:
@@ -216,15 +179,6 @@ def summary(values: Sequence[float], digits: int) -> str:
     if math.isnan(mean):
         return "–"
     return f"{mean:.{digits}f}" if math.isnan(std) else f"{mean:.{digits}f} ± {std:.{digits}f}"
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _last(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known[-1]) if len(known) else math.nan
 
 
 def _finite(value: float) -> float | None:

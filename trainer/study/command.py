@@ -40,6 +40,9 @@ class StudyConfig:
     """The method that the others are tested against."""
     dir: Path = Path("runs/study")
     """Of the runs, each in DIR/TASK-METHOD-SEED; studies can share it."""
+    records: Path | None = None
+    """Keep the numbers of every finished run here, in a small file each, and take those that are here as finished: so a
+    study can be gathered from several machines and days."""
     task: str = "walker-parkour"
     """As for p3 train."""
     num_envs: int = 64
@@ -124,7 +127,7 @@ def _shown(arguments: Sequence[str]) -> list[str]:
     shown, rest = [], iter(arguments)
     for text in rest:
         name, _, value = text.partition("=")
-        if name not in ("--dir", "--docs", "--note"):
+        if name not in ("--dir", "--docs", "--note", "--records"):
             shown.append(text)
             continue
         value = value or next(rest, "")
@@ -150,6 +153,7 @@ def _settings(study: Study, config: StudyConfig) -> Settings:
         evaluation=EvalSettings(level, config.eval_seconds, config.eval_episodes, config.eval_seed),
         reference=config.reference,
         plateau_window=config.plateau_window,
+        records=config.records,
     )
 
 

@@ -17,13 +17,12 @@ from trainer.interrupt import Interrupt, Interrupted
 from trainer.metrics import replace_file
 from trainer.progress import format_duration
 from trainer.study import evaluation
+from trainer.study.finished import find_finished, read_record, write_record
 from trainer.study.plan import Run, Settings
 from trainer.study.pool import Pool, last_lines, python_command
-from trainer.study.state import OtherSettings, check_settings, in_use, progress_of, state_of
+from trainer.study.state import SESSIONS, OtherSettings, check_settings, in_use, progress_of, state_of
 from trainer.study.versions import versions
 
-SESSIONS = "study.json"
-"""In a run's directory: when and with which versions a study trained it."""
 _POLL_SECONDS = 0.2
 _DRAW_SECONDS = 1.0
 """Between looks at how far the runs are, on a terminal."""
@@ -64,7 +63,8 @@ def conduct(settings: Settings, jobs: int, report: Callable[[str], None], *, tra
     """
     for run in settings.runs():
         try:
-            check_settings(run)
+            if not _is_recorded(run, settings):
+                check_settings(run)
         except OtherSettings:
             raise
         except (ValueError, OSError):
@@ -131,10 +131,13 @@ class _Conductor:
     def _start(self, number: int) -> None:
         """Starts the run's next step, or counts it as done."""
         run = self.runs[number]
+        if _is_recorded(run, self.settings):
+            self.done.append(number)
+            return
         state = state_of(run)
         if state == "trained":
             if evaluation.read_evaluation(run, self.settings.evaluation) is not None:
-                self.done.append(number)
+                self._finish(number)
                 return
             command = python_command(
                 "trainer.study.evaluation", evaluation.arguments(run.path, self.settings.evaluation)
@@ -146,6 +149,13 @@ class _Conductor:
             _remember_session(run, begun)
         self.steps[number] = step
         self.pool.start(number, command, log_of(run))
+
+    def _finish(self, number: int) -> None:
+        """Counts the run as done, and keeps its record where the study has a place for it."""
+        finished = find_finished(self.runs[number], self.settings.evaluation, None)
+        if finished is not None and self.settings.records is not None:
+            write_record(finished, self.settings.evaluation, self.settings.records)
+        self.done.append(number)
 
     def _ended(self, number: int, code: int, *, interrupted: bool) -> None:
         run, step = self.runs[number], self.steps.pop(number)
@@ -160,13 +170,14 @@ class _Conductor:
                 raise ValueError(f"{step} ended before iteration {run.target}")
             if step == "evaluating" and evaluation.read_evaluation(run, self.settings.evaluation) is None:
                 raise ValueError(f"{step} left no {evaluation.FILE_NAME}")
+            if step == "evaluating":
+                self._finish(number)
         except (ValueError, OSError) as error:
             self._fail(run, str(error))
             return
         if step == "training":
             self.waiting.insert(0, number)  # to be evaluated
         else:
-            self.done.append(number)
             self.line.note(f"{run.path.name}: done, {format_duration(progress_of(run)[1])} of training")
 
     def _fail(self, run: Run, reason: str) -> None:
@@ -197,6 +208,10 @@ class _Conductor:
             for number in {*self.waiting, *self.pool.running}
         ]
         return format_duration(max([sum(left) / self.pool.size, *left])) if left else "0:00:00"
+
+
+def _is_recorded(run: Run, settings: Settings) -> bool:
+    return settings.records is not None and read_record(run, settings.evaluation, settings.records) is not None
 
 
 def _may_be_evaluated(run: Run) -> bool:

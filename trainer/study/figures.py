@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from trainer.study.analysis import CURVES, LENGTH, LEVEL, PRIMARY, PROGRESS, REWARD, Analysis
+from trainer.study.analysis import PRIMARY, Analysis
+from trainer.study.finished import CURVES, LENGTH, LEVEL, PROGRESS, REWARD
 from trainer.study.statistics import mean_std
 
 LABELS = {

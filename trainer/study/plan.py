@@ -86,6 +86,8 @@ class Settings:
     evaluation: EvalSettings
     reference: str
     plateau_window: int = 400
+    records: Path | None = None
+    """Of finished runs; None for none."""
 
     def __post_init__(self) -> None:
         _check_unique("--methods", [parse_method(method).name for method in self.methods])

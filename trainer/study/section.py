@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import textwrap
@@ -12,8 +11,6 @@ from pathlib import Path
 from trainer.metrics import replace_file
 from trainer.progress import format_duration
 from trainer.study.analysis import MEASURES, PRIMARY, Analysis, summary
-from trainer.study.conduct import SESSIONS
-from trainer.study.evaluation import FILE_NAME as EVALUATION
 from trainer.study.statistics import mean_std
 from trainer.study.versions import machine
 
@@ -84,7 +81,7 @@ def numbers_table(analysis: Analysis) -> str:
     rows = []
     for method, runs in analysis.runs.items():
         cells = [summary(list(analysis.values(method, measure).values()), measure.digits) for measure in shown]
-        converged = sum(run.converged_at is not None for run in runs.values())
+        converged = sum(analysis.converged_at(run) is not None for run in runs.values())
         rows.append([f"`{method}`", str(len(runs)), *cells, f"{converged} of {len(runs)}"])
     return table(header, rows)
 
@@ -185,36 +182,15 @@ def _about_tests(analysis: Analysis) -> str:
 def _made_with(analysis: Analysis) -> str:
     runs = [run for runs in analysis.runs.values() for run in runs.values()]
     seconds = [run.seconds for run in runs]
-    trained = sorted({made for run in runs for made in _versions(run.run.path / SESSIONS)})
-    evaluated = sorted({made for run in runs for made in _versions(run.run.path / EVALUATION)})
-    before = (
-        ["by `p3 train` on its own, which records no commit"] if any(_is_found(run.run.path) for run in runs) else []
-    )
+    trained = sorted({made for run in runs for made in run.trained_with})
+    evaluated = sorted({made for run in runs for made in run.evaluated_with})
+    before = [] if all(run.trained_with for run in runs) else ["by `p3 train` on its own, which records no commit"]
     return (
         f"Training {format_duration(sum(seconds))} of one core in all,"
         f" {format_duration(sum(seconds) / max(1, len(seconds)))} a run."
         f" Trained with: {'; '.join([*trained, *before])}."
         f" Evaluated with: {'; '.join(evaluated)}. {machine()}."
     )
-
-
-def _is_found(run_dir: Path) -> bool:
-    """Whether the run was there before a study came to it."""
-    return not (run_dir / SESSIONS).exists()
-
-
-def _versions(path: Path) -> list[str]:
-    """What a file of the study was made with, one entry for each time; nothing where it does not say."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        entries = content if isinstance(content, list) else [content]
-        return [_shown(entry["versions"]) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
-
-
-def _shown(found: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
 def _known(analysis: Analysis, key: str) -> bool:

@@ -16,7 +16,9 @@ from trainer.study.plan import Run, flat
 
 State = Literal["missing", "unfinished", "trained"]
 
-_BOOKKEEPING = ("run-dir", "resume", "max-minutes", "save-interval", "keep-checkpoints", "tensorboard", "wandb-project")
+SESSIONS = "study.json"
+"""In a run's directory: when and with which versions a study trained it."""
+BOOKKEEPING = ("run-dir", "resume", "max-minutes", "save-interval", "keep-checkpoints", "tensorboard", "wandb-project")
 """Settings that change nothing of what is learned."""
 _TAIL_BYTES = 1 << 16
 """More than a line of `metrics.jsonl`."""
@@ -38,7 +40,7 @@ def check_settings(run: Run) -> None:
         return
     found, expected = flat(load_config(path)), flat(run.config)
     for name, value in expected.items():
-        if name not in _BOOKKEEPING and found[name] != value:
+        if name not in BOOKKEEPING and found[name] != value:
             raise OtherSettings(f"--{name}: {run.path} was trained with {found[name]!r}, this study has {value!r}")
 
 
