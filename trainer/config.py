@@ -74,9 +74,9 @@ class TrainConfig:
     """p3 (MM, then MC), mm, mc(N), cm, cm-diagonal, cm-unscented (covariance matching), vae (one sample), z-mean, ae,
     spr or simple-actor-critic."""
     engine: EngineName = "mujoco"
-    """What simulates: native MuJoCo on the CPU's cores."""
+    """What simulates: native MuJoCo on the CPU's cores, or mjlab (the G1's tasks), which is for GPUs."""
     device: str = "cpu"
-    """Where the networks are trained, and the simulation runs if its engine can."""
+    """Where the networks are trained and mjlab simulates: cpu, cuda:0, ..."""
     preset: Literal["cpu", "paper"] = "cpu"
     """cpu: sizes for a few cores and an hour; paper: 4096 environments, 8000 iterations, its entropy bonus."""
     num_envs: int | None = None
@@ -158,7 +158,7 @@ def resolve(config: TrainConfig) -> TrainConfig:
     config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo), model=dataclasses.replace(config.model))
     if config.task not in TASKS:
         raise ValueError(f"--task: no task {config.task!r}; the tasks are {', '.join(TASKS)}")
-    check_engine(config.engine, config.device)
+    check_engine(config.engine, config.device, TASKS[config.task])
     method = parse_method(config.method)
     preset, ppo, model = _PRESETS[config.preset], config.ppo, config.model
     config.num_envs = preset.num_envs if config.num_envs is None else config.num_envs

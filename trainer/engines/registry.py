@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Literal
 
 from trainer.tasks import LocomotionTask, TaskConfig
@@ -9,17 +10,19 @@ from trainer.tasks import LocomotionTask, TaskConfig
 if TYPE_CHECKING:
     from trainer.env import TaskEnv
 
-EngineName = Literal["mujoco"]
+EngineName = Literal["mujoco", "mjlab"]
 
 
-def check_engine(engine: str, device: str) -> None:
+def check_engine(engine: str, device: str, task: TaskConfig) -> None:
     """Says early what cannot be.
 
     Raises:
-        ValueError: The engine does not run on the device.
+        ValueError: The engine does not run on the device, or not this task.
     """
     if engine == "mujoco" and device != "cpu":
-        raise ValueError(f"--device: native MuJoCo runs on the CPU, got {device!r}")
+        raise ValueError(f"--device: native MuJoCo runs on the CPU, got {device!r}; a GPU needs --engine mjlab")
+    if engine == "mjlab" and task.robot.planar:
+        raise ValueError(f"--engine: mjlab runs the G1's tasks, not {task.name}")
 
 
 def make_env(
@@ -36,11 +39,11 @@ def make_env(
     """E environments of a task in an engine.
 
     Args:
-        engine: mujoco.
+        engine: mujoco or mjlab.
         task: What is learned.
         num_envs: E.
         seed: Of everything random.
-        device: Where it is simulated: the CPU.
+        device: Where the simulation of mjlab runs.
         num_threads: Simulator threads of native MuJoCo; None for one a core.
         level: Fixes the terrain level instead of the curriculum, for evaluation.
         auto_reset: Begin a new episode where one ends.
@@ -48,11 +51,17 @@ def make_env(
     Raises:
         ValueError: As for `check_engine`, or there is no such engine.
     """
-    check_engine(engine, device)
-    if engine != "mujoco":
-        raise ValueError(f"--engine: expected mujoco, got {engine!r}")
-    from trainer.env import LocomotionEnv  # noqa: PLC0415  an engine is imported when it is asked for
+    check_engine(engine, device, task)
+    if engine == "mujoco":
+        from trainer.env import LocomotionEnv  # noqa: PLC0415  an engine is imported when it is asked for
 
-    return LocomotionEnv(
-        LocomotionTask(task), num_envs, seed=seed, num_threads=num_threads, level=level, auto_reset=auto_reset
-    )
+        return LocomotionEnv(
+            LocomotionTask(task), num_envs, seed=seed, num_threads=num_threads, level=level, auto_reset=auto_reset
+        )
+    if engine != "mjlab":
+        raise ValueError(f"--engine: expected mujoco or mjlab, got {engine!r}")
+    if importlib.util.find_spec("mjlab") is None:
+        raise ImportError("--engine mjlab needs mjlab: pip install 'p3kernels[train]'")
+    from trainer.engines.mjlab.env import MjlabEnv  # noqa: PLC0415  as above
+
+    return MjlabEnv(LocomotionTask(task, device), num_envs, seed=seed, level=level, auto_reset=auto_reset)

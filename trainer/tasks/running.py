@@ -75,6 +75,10 @@ class Outcome:
     """[E] bool: arrived at the end of the course."""
     left_tile: Tensor
     """[E] bool."""
+    episode_return: Tensor
+    """[E]: the sum of the episode's rewards so far."""
+    episode_length: Tensor
+    """[E] int64: its control steps so far."""
 
     @property
     def timed_out(self) -> Tensor:
@@ -98,6 +102,7 @@ class RunningTask:
         num_envs: E.
         seed: Of everything random here: noise, commands, pushes, dynamics, terrains.
         level: Fixes the terrain level instead of the curriculum, for evaluation.
+        tiles: In the order of `make_tiles`, which makes them from the seed by default.
 
     Attributes:
         state: The robots after the last control step, or at the beginning of their episode.
@@ -108,7 +113,15 @@ class RunningTask:
     state: RobotState
     observations: TensorDict
 
-    def __init__(self, task: LocomotionTask, num_envs: int, *, seed: int, level: int | None = None) -> None:
+    def __init__(
+        self,
+        task: LocomotionTask,
+        num_envs: int,
+        *,
+        seed: int,
+        level: int | None = None,
+        tiles: list[Terrain] | None = None,
+    ) -> None:
         config, device = task.config, task.device
         if num_envs < 1:
             raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
@@ -116,7 +129,7 @@ class RunningTask:
             raise ValueError(f"level: expected 0 to {config.num_levels - 1}, got {level}")
         self.task, self.num_envs, self.fixed_level = task, num_envs, level
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.tiles = make_tiles(task, seed)
+        self.tiles = make_tiles(task, seed) if tiles is None else tiles
         self.tile_of = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.curriculum: Curriculum | None = None
         if self.tiles:
@@ -194,6 +207,8 @@ class RunningTask:
             out_of_time=episode.step >= task.max_steps,
             traversed=self._traversed() & ~broken,
             left_tile=self._left_tile(),
+            episode_return=self.episode_return.clone(),  # a new episode begins in place
+            episode_length=episode.step.clone(),
         )
 
     def extras(self, outcome: Outcome) -> dict[str, Any]:
@@ -211,8 +226,8 @@ class RunningTask:
         ended = outcome.done.nonzero().squeeze(-1)
         if len(ended):
             extras["episodes"] = {
-                "reward": self.episode_return[ended],
-                "length": self.episode.step[ended].float(),
+                "reward": outcome.episode_return[ended],
+                "length": outcome.episode_length[ended].float(),
                 "fell": outcome.terminated[ended].float(),
                 "traversed": outcome.traversed[ended].float(),
             }

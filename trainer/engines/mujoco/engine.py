@@ -18,7 +18,8 @@ from mujoco import rollout
 from torch import Tensor
 
 from trainer.engines.ground import Ground
-from trainer.engines.mujoco.model import PHYSICS_DT, SensorLayout, as_slice, build_model, sizes_of
+from trainer.engines.mujoco.model import PHYSICS_DT, build_model, sizes_of
+from trainer.engines.mujoco.reading import StateReader
 from trainer.tasks.robots import RobotSpec
 from trainer.tasks.state import RobotState
 from trainer.tasks.terrains import Terrain
@@ -59,17 +60,7 @@ class MujocoEngine:
         mujoco.set_mju_user_warning(_WARNINGS.append)
         self._pool = self._compile_tiles()
         base = self._pool[0]
-        self._layout = SensorLayout(base, robot)
-        joints = [base.joint(name) for name in robot.joint_names]
-        self._joint_qpos = as_slice([joint.qposadr[0] for joint in joints])
-        self._joint_qvel = as_slice([joint.dofadr[0] for joint in joints])
-        self._control = as_slice([base.actuator(name).id for name in robot.joint_names])
-        feet = {base.body(name).id for name in robot.feet}
-        self._foot_geoms = np.array([g for g in range(base.ngeom) if base.geom_bodyid[g] in feet])
-        self._trunk = base.body(robot.trunk).id
-        self._trunk_chain = [self._trunk]
-        while base.body_parentid[self._trunk_chain[-1]]:
-            self._trunk_chain.append(base.body_parentid[self._trunk_chain[-1]])
+        self._reader = StateReader(base, robot)
         self._soles = [base.site(f"sole{index}").id for index in range(len(robot.feet))]
         self._models = [base] * num_envs
         self._model_tile = [-1] * num_envs
@@ -122,7 +113,7 @@ class MujocoEngine:
         else:
             qpos[:, :3] = root_pos
             qpos[:, 3], qpos[:, 6] = torch.cos(0.5 * yaw), torch.sin(0.5 * yaw)
-        qpos[:, self._joint_qpos] = joint_pos
+        qpos[:, self._reader.joint_qpos] = joint_pos
         self._state[rows] = 0.0
         self._state[rows, 1 : 1 + self._nq] = qpos
         self._sensors[rows] = 0.0
@@ -131,7 +122,7 @@ class MujocoEngine:
             model = self._prepare(env, int(tile[row]), dynamics[row].tolist())
             data.qpos[:] = qpos[row]
             mujoco.mj_kinematics(model, data)  # of all sensors, a robot at rest in the air has foot positions alone
-            self._sensors[env, self._layout.foot_pos] = data.site_xpos[self._soles].ravel()
+            self._sensors[env, self._reader.foot_pos] = data.site_xpos[self._soles].ravel()
         self.tile_of[env_ids] = tile
         self.dynamics[env_ids] = dynamics
         return self._read(env_ids)
@@ -145,14 +136,14 @@ class MujocoEngine:
                 self._spare[self._model_tile[env]].append(self._models[env])
             spare = self._spare[tile]
             self._models[env], self._model_tile[env] = spare.pop() if spare else copy.copy(base), tile
-        model, trunk = self._models[env], self._trunk
+        model, trunk = self._models[env], self._reader.trunk
         friction, mass, *offset = dynamics
-        model.geom_friction[self._foot_geoms, 0] = friction
+        model.geom_friction[self._reader.foot_geoms, 0] = friction
         model.body_mass[trunk] = base.body_mass[trunk] + mass
         model.body_inertia[trunk] = base.body_inertia[trunk] * (1.0 + mass / base.body_mass[trunk])
         model.body_ipos[trunk] = base.body_ipos[trunk] + offset
         # What mj_setConst would do for the trunk and the bodies above it.
-        model.body_subtreemass[self._trunk_chain] = base.body_subtreemass[self._trunk_chain] + mass
+        model.body_subtreemass[self._reader.trunk_chain] = base.body_subtreemass[self._reader.trunk_chain] + mass
         return model
 
     def step(self, targets: Tensor) -> tuple[RobotState, Tensor]:
@@ -162,7 +153,7 @@ class MujocoEngine:
             The state, and broken [E] bool: environments whose simulation diverged. Their state is the last one, made
             finite; they must be reset.
         """
-        self._controls[:, :, self._control] = targets.numpy()[:, None]
+        self._controls[:, :, self._reader.control] = targets.numpy()[:, None]
         _WARNINGS.clear()
         self.simulate(self._models, self._state, self._controls)
         state, sensors = self._trajectory[:, -1], self._sensor_trajectory[:, -1]
@@ -203,34 +194,7 @@ class MujocoEngine:
         state = torch.from_numpy(self._state[index]).float()
         sensors = torch.from_numpy(self._sensors[index]).float()
         qpos, qvel = state[:, 1 : 1 + self._nq], state[:, 1 + self._nq : 1 + self._nq + self._nv]
-        count, layout, feet = len(state), self._layout, len(self.robot.feet)
-        if self.robot.planar:
-            zero = torch.zeros(count)
-            root_pos = torch.stack([qpos[:, 0], zero, qpos[:, 1]], -1)
-            half = 0.5 * qpos[:, 2]
-            root_quat = torch.stack([half.cos(), zero, half.sin(), zero], -1)
-            lin_vel = torch.stack([qvel[:, 0], zero, qvel[:, 1]], -1)
-            ang_vel = torch.stack([zero, qvel[:, 2], zero], -1)
-        else:
-            root_pos, root_quat, lin_vel, ang_vel = qpos[:, :3], qpos[:, 3:7], qvel[:, :3], qvel[:, 3:6]
-        foot_pos = sensors[:, layout.foot_pos].view(count, feet, 3)
-        tile = self.tile_of[rows]
-        return RobotState(
-            root_pos=root_pos,
-            root_quat=root_quat,
-            root_lin_vel=lin_vel,
-            root_ang_vel=ang_vel,
-            joint_pos=qpos[:, self._joint_qpos],
-            joint_vel=qvel[:, self._joint_qvel],
-            joint_torque=sensors[:, layout.torque],
-            foot_pos=foot_pos,
-            foot_vel=sensors[:, layout.foot_vel].view(count, feet, 3),
-            foot_force=sensors[:, layout.foot_force],
-            body_contact=(sensors[:, layout.trunk_touch] > 1.0).any(-1),
-            scan=self.ground.scan(tile, root_pos, root_quat),
-            foot_ground=self.ground.height(tile, foot_pos[..., :2]),
-            dynamics=self.dynamics[rows],
-        )
+        return self._reader.read(qpos, qvel, sensors, self.ground, self.tile_of[rows], self.dynamics[rows])
 
     def first_warning(self) -> str | None:
         """What the simulator complained of first in the last step; the rest mostly follows from it."""

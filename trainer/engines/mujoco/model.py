@@ -19,7 +19,7 @@ from trainer.tasks.terrains import Terrain
 
 PHYSICS_DT = 0.005
 _FOOT_CAPSULES_KEPT = re.compile(r"(left|right)_foot[26]_collision")
-_TRUNK_BODIES = {"g1": ("pelvis", "torso_link"), "walker": ("torso",)}
+TRUNK_BODIES = {"g1": ("pelvis", "torso_link"), "walker": ("torso",)}
 _GROUND_RGBA = (0.45, 0.48, 0.52, 1.0)
 
 
@@ -50,11 +50,8 @@ def build_model(
         num_boxes: Boxes are padded to this number, so that models of different tiles have equal sizes.
         visual: Keep the meshes, add light and texture.
     """
-    spec = mujoco.MjSpec.from_file(str(mjcf_path(robot)))
-    _cut_geometry(spec, visual)
+    spec = robot_spec(robot, visual=visual)
     _add_terrain(spec, terrain, num_boxes)
-    _add_motors(spec, robot)
-    _add_sensors(spec, robot)
     if visual:
         _add_scenery(spec)
     spec.option.timestep = PHYSICS_DT
@@ -62,6 +59,15 @@ def build_model(
     # A diverged state must be seen by us, not replaced by the model's initial one.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     return spec.compile()
+
+
+def robot_spec(robot: RobotSpec, *, visual: bool = False) -> mujoco.MjSpec:
+    """The robot alone, with its motors and the sensors that `StateReader` finds; with `visual`, also its meshes."""
+    spec = mujoco.MjSpec.from_file(str(mjcf_path(robot)))
+    _cut_geometry(spec, visual)
+    _add_motors(spec, robot)
+    _add_sensors(spec, robot)
+    return spec
 
 
 def _cut_geometry(spec: mujoco.MjSpec, visual: bool) -> None:
@@ -118,7 +124,7 @@ def _add_motors(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
 
 
 def _add_sensors(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Foot positions, foot velocities, foot forces, trunk touches, joint torques: `SensorLayout` reads them back."""
+    """Foot positions, foot velocities, foot forces, trunk touches, joint torques: `reading.py` finds them."""
     site, joint = mujoco.mjtObj.mjOBJ_SITE, mujoco.mjtObj.mjOBJ_ACTUATOR
     kinds = mujoco.mjtSensor
     feet = range(len(robot.feet))
@@ -134,7 +140,7 @@ def _add_sensors(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
         spec.add_sensor(name=f"foot_vel{index}", type=kinds.mjSENS_FRAMELINVEL, objtype=site, objname=f"sole{index}")
     for index in feet:
         spec.add_sensor(name=f"foot_force{index}", type=kinds.mjSENS_TOUCH, objtype=site, objname=f"foot{index}")
-    for index, name in enumerate(_TRUNK_BODIES[robot.name]):
+    for index, name in enumerate(TRUNK_BODIES[robot.name]):
         body = spec.body(name)
         body.add_site(name=f"trunk{index}", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[1.0, 0, 0], rgba=[0, 0, 0, 0])
         spec.add_sensor(name=f"trunk_touch{index}", type=kinds.mjSENS_TOUCH, objtype=site, objname=f"trunk{index}")
@@ -170,22 +176,6 @@ def _add_scenery(spec: mujoco.MjSpec) -> None:
         geom.material = "grid"
     spec.visual.headlight.ambient = [0.35, 0.35, 0.35]
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
-
-
-class SensorLayout:
-    """Where in `sensordata` the quantities of `_add_sensors` are."""
-
-    def __init__(self, model: mujoco.MjModel, robot: RobotSpec) -> None:
-        def columns(*names: str) -> slice | np.ndarray:
-            found = [model.sensor(name) for name in names]
-            return as_slice([column for s in found for column in range(s.adr[0], s.adr[0] + s.dim[0])])
-
-        feet, trunks = range(len(robot.feet)), range(len(_TRUNK_BODIES[robot.name]))
-        self.foot_pos = columns(*(f"foot_pos{i}" for i in feet))
-        self.foot_vel = columns(*(f"foot_vel{i}" for i in feet))
-        self.foot_force = columns(*(f"foot_force{i}" for i in feet))
-        self.trunk_touch = columns(*(f"trunk_touch{i}" for i in trunks))
-        self.torque = columns(*(f"torque_{name}" for name in robot.joint_names))
 
 
 def as_slice(columns: Sequence[int]) -> slice | np.ndarray:

@@ -1,0 +1,100 @@
+"""mjlab's runner with the trainer's checkpoints: what either trains, the other and `p3 eval` and `p3 play` can load."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from mjlab.rl import MjlabOnPolicyRunner
+
+from trainer.checkpoint import load_checkpoint, save_checkpoint
+from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
+from trainer.engines.mjlab.terms import walk
+
+
+class P3Runner(MjlabOnPolicyRunner):
+    """rsl_rl's loop; checkpoints have the trainer's format, with the terrain levels, and its config.json beside them.
+
+    Args:
+        env: mjlab's, wrapped for rsl_rl.
+        train_cfg: A `P3AgentCfg` as a dict.
+        log_dir: Where everything goes; None for nowhere.
+        device: Of the networks.
+    """
+
+    def __init__(self, env: Any, train_cfg: dict[str, Any], log_dir: str | None = None, device: str = "cpu") -> None:
+        super().__init__(env, train_cfg, log_dir, device)
+        self._running = walk(env.unwrapped).running
+
+    def save(self, path: str, infos: dict[str, Any] | None = None) -> None:
+        """Writes a checkpoint, and the settings that it belongs to."""
+        settings = Path(path).with_name("config.json")
+        if not settings.exists():
+            save_config(self._config(settings.parent), settings)
+        curriculum = self._running.curriculum
+        content = {
+            "task": self.cfg["task"],
+            "method": self.cfg["algorithm"]["method"],
+            "contract": self._running.task.contract.to_dict(),
+            "algorithm": self.alg.save(),
+            "environment": {
+                "curriculum": {} if curriculum is None else curriculum.state_dict(),
+                "common_step_counter": self.env.unwrapped.common_step_counter,
+            },
+            "torch_rng": torch.get_rng_state(),
+            "iter": self.alg.iteration,  # done, not begun: rsl_rl would repeat one on resume
+            "totals": {},
+            "switched_at": None,
+            "trouble": 0,
+            "finished": {},
+        }
+        save_checkpoint(Path(path), content)
+        if self.cfg["upload_model"]:
+            self.logger.save_model(path, self.current_learning_iteration)
+
+    def load(
+        self, path: str, load_cfg: dict[str, Any] | None = None, strict: bool = True, map_location: str | None = None
+    ) -> dict[str, Any]:
+        """Continues from a checkpoint of this runner; of one of `p3 train`, takes over all but the robots' state.
+
+        Raises:
+            ValueError: It is of another task, or not a checkpoint of the trainer.
+        """
+        content = load_checkpoint(Path(path), self.cfg["task"])
+        if self.alg.load(content["algorithm"], load_cfg, strict):
+            self.current_learning_iteration = content["iter"]
+        environment, curriculum = content["environment"], self._running.curriculum
+        self.env.unwrapped.common_step_counter = environment.get("common_step_counter", 0)
+        levels = environment["curriculum"].get("level")
+        # Another number of environments, such as a viewer's few, begins where it begins.
+        if curriculum is not None and levels is not None and len(levels) == len(curriculum.level):
+            curriculum.load_state_dict(environment["curriculum"])
+            self.env.reset()
+        return {}
+
+    def _config(self, run_dir: Path) -> TrainConfig:
+        """The settings as `p3 train` would have them."""
+        agent, algorithm = self.cfg, self.cfg["algorithm"]
+        ppo = {option.name: algorithm.get(option.name) for option in dataclasses.fields(PpoConfig)}
+        model = {name: agent["actor"][name] for name in ("hidden_dims", "init_std", "proprio_latent", "extero_latent")}
+        return resolve(
+            TrainConfig(
+                task=agent["task"],
+                method=algorithm["method"],
+                engine="mjlab",
+                device=str(self.device),
+                preset="paper",
+                num_envs=self.env.num_envs,
+                iterations=agent["max_iterations"],
+                switch_at=algorithm["switch_at"],
+                switch_on_plateau=algorithm["switch_at"] is None and algorithm["method"].startswith("p3"),
+                plateau_window=algorithm["plateau_window"],
+                seed=agent["seed"],
+                run_dir=run_dir,
+                save_interval=agent["save_interval"],
+                ppo=PpoConfig(**{**ppo, "num_steps_per_env": agent["num_steps_per_env"]}),
+                model=ModelConfig(**model, beta=agent["actor"]["beta"]),
+            )
+        )

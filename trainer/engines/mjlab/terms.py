@@ -1,0 +1,267 @@
+"""Manager terms. They only hand on what `RunningTask` says of a step, so that the task is the one of every engine.
+
+The command term keeps the task; the others find it there. Time-out terms leave out robots that fell in the same step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, cast
+
+import torch
+import tyro
+from mjlab.managers.action_manager import ActionTerm, ActionTermCfg
+from mjlab.managers.command_manager import CommandTerm, CommandTermCfg
+from mjlab.managers.event_manager import requires_model_fields
+from tensordict import TensorDict
+from torch import Tensor
+
+from trainer.engines.ground import Ground
+from trainer.engines.mjlab.robot import DYNAMICS_FIELDS, ENTITY, RobotBatch
+from trainer.engines.mjlab.terrain import tiles_of
+from trainer.tasks.locomotion import LocomotionTask, TaskConfig
+from trainer.tasks.running import Outcome, RunningTask
+from trainer.tasks.state import RobotState
+
+if TYPE_CHECKING:
+    from mjlab.envs import ManagerBasedRlEnv
+
+COMMAND = "walk"
+_ABSURD = 1e6
+"""Finite values beyond this are a diverged simulation too: float32 observations would overflow next."""
+
+
+@dataclass(kw_only=True)
+class WalkCommandCfg(CommandTermCfg):
+    """The task and its commands."""
+
+    task: tyro.conf.Fixed[TaskConfig]
+    """What is learned."""
+    level: int | None = None
+    """Fixes the terrain level instead of the curriculum."""
+    resampling_time_range: tuple[float, float] = (1e9, 1e9)
+    """Not used: the task says when a command ends."""
+
+    def build(self, env: ManagerBasedRlEnv) -> WalkCommand:
+        """The term."""
+        return WalkCommand(self, env)
+
+
+class WalkCommand(CommandTerm):
+    """Keeps the task, its episodes and what became of the last control step.
+
+    Attributes:
+        running: The task and its episodes.
+        robots: The robots in the simulation.
+        dynamics: [E, 5]: what was randomised.
+    """
+
+    cfg: WalkCommandCfg
+
+    def __init__(self, cfg: WalkCommandCfg, env: ManagerBasedRlEnv) -> None:
+        super().__init__(cfg, env)
+        config = cfg.task
+        if abs(env.step_dt - config.control_dt) > 1e-9:
+            raise ValueError(f"decimation: expected a control step of {config.control_dt} s, got {env.step_dt}")
+        tiles, middles = tiles_of(env.cfg.scene.terrain, config, env.device)
+        self.running = RunningTask(
+            LocomotionTask(config, env.device),
+            env.num_envs,
+            seed=0 if env.cfg.seed is None else env.cfg.seed,
+            level=cfg.level,
+            tiles=tiles,
+        )
+        self.robots = RobotBatch(env, config.robot, middles)
+        self.dynamics = torch.zeros(env.num_envs, 5, device=env.device)
+        self._ground = Ground(tiles, env.device)
+        self._rows = {name: row for row, name in enumerate(config.rewards)}
+        self._outcome: Outcome | None = None
+        self._judged = False
+        self._begun = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        self._any_begun = False
+
+    @property
+    def command(self) -> Tensor:
+        """[E, 3]."""
+        return self.running.episode.command
+
+    @property
+    def last_outcome(self) -> Outcome | None:
+        """What the last control step led to; None before the first."""
+        return self._outcome
+
+    def act(self, actions: Tensor) -> None:
+        """Before the physics: targets and pushes."""
+        self.robots.set_targets(self.running.act(actions))
+        pushes = self.running.draw_pushes()
+        if pushes is not None:
+            self.robots.push(*pushes)
+        self._judged = False
+
+    def outcome(self) -> Outcome:
+        """After the physics: what the control step led to; worked out when it is first asked for."""
+        if not self._judged or self._outcome is None:
+            # mjlab has counted this step already, and a runner may have set the count to anything.
+            self.running.episode.step = self._env.episode_length_buf - 1
+            self._outcome, self._judged = self.running.after_physics(*self._sound(self._read())), True
+            self._env.extras["final_observations"] = self._outcome.observations
+        return self._outcome
+
+    def rate(self, name: str) -> Tensor:
+        """[E]: the reward term `name` before its weight."""
+        return self.outcome().rates[self._rows[name]]
+
+    def update_levels(self, env_ids: Tensor) -> None:
+        """Before new episodes begin: moves those of env_ids [K] whose episode has ended along the levels."""
+        if self._outcome is not None:
+            ended = env_ids[self._outcome.done[env_ids]]
+            self.running.update_levels(ended, self._outcome)
+
+    def begin(self, env_ids: Tensor) -> None:
+        """Puts the robots env_ids [K] where they begin; `observations` sees them once the kinematics are up to date."""
+        start = self.running.draw_start(env_ids)
+        self.robots.place(env_ids, start)
+        self.dynamics[env_ids] = start.dynamics
+        self._begun[env_ids], self._any_begun = True, True
+
+    def observations(self) -> TensorDict:
+        """The groups, after everything else of a step."""
+        if not hasattr(self.running, "state") and not self._any_begun:
+            return self._shaped()
+        if self._any_begun:
+            begun = self._begun.nonzero().squeeze(-1)
+            self._begun[:], self._any_begun = False, False
+            self.running.begin(begun, _at_rest(self._read().select(begun)))
+        return self.running.observations
+
+    def _read(self) -> RobotState:
+        return self.robots.read(self._ground, self.running.tile_of, self.dynamics)
+
+    def _shaped(self) -> TensorDict:
+        """Groups of the right shapes before the first episode, for the managers to learn their sizes."""
+        generator = torch.Generator(self.device)
+        groups = self.running.task.observe(self._read(), self.running.episode, generator)
+        return TensorDict(groups, batch_size=[self.num_envs])
+
+    def _sound(self, state: RobotState) -> tuple[RobotState, Tensor]:
+        """The state, with that of the step before where it is absurd or not finite, and where that is, [E]."""
+        columns = [getattr(state, field.name).flatten(1) for field in fields(state) if field.name != "body_contact"]
+        sound = (torch.cat(columns, 1).abs() < _ABSURD).all(1)  # false for what is not a number
+        before = self.running.state
+
+        def mended(name: str) -> Tensor:
+            value = getattr(state, name)
+            return torch.where(sound.view(-1, *[1] * (value.ndim - 1)), value, getattr(before, name))
+
+        return RobotState(**{field.name: mended(field.name) for field in fields(state)}), ~sound
+
+    def _update_metrics(self) -> None: ...
+
+    def _resample_command(self, env_ids: Tensor) -> None: ...
+
+    def _update_command(self, env_ids: Tensor | None) -> None: ...
+
+
+def _at_rest(state: RobotState) -> RobotState:
+    """The robots as they begin: in the air and without torque, whatever sensors say before the first step."""
+    return replace(
+        state,
+        joint_torque=torch.zeros_like(state.joint_torque),
+        foot_vel=torch.zeros_like(state.foot_vel),
+        foot_force=torch.zeros_like(state.foot_force),
+        body_contact=torch.zeros_like(state.body_contact),
+    )
+
+
+@dataclass(kw_only=True)
+class WalkActionCfg(ActionTermCfg):
+    """Joint targets, and the pushes that come before the physics."""
+
+    entity_name: str = ENTITY
+
+    def build(self, env: ManagerBasedRlEnv) -> WalkAction:
+        """The term."""
+        return WalkAction(self, env)
+
+
+class WalkAction(ActionTerm):
+    """Hands the actions to the task."""
+
+    @property
+    def action_dim(self) -> int:
+        """A."""
+        return walk(self._env).running.task.num_actions
+
+    @property
+    def raw_action(self) -> Tensor:
+        """[E, A]: the latest, clipped."""
+        return walk(self._env).running.episode.action
+
+    def process_actions(self, actions: Tensor) -> None:
+        """Once a control step, before the physics."""
+        walk(self._env).act(actions)
+
+    def apply_actions(self) -> None:
+        """Nothing: the targets stay for all physics steps."""
+
+
+def walk(env: ManagerBasedRlEnv) -> WalkCommand:
+    """The term that keeps the task."""
+    return cast(WalkCommand, env.command_manager.get_term(COMMAND))
+
+
+def observation(env: ManagerBasedRlEnv, group: str) -> Tensor:
+    """[E, O]: an observation group of the task, noise and history included."""
+    return walk(env).observations()[group]
+
+
+def reward_rate(env: ManagerBasedRlEnv, term: str) -> Tensor:
+    """[E]: a reward term of the task per second, before its weight."""
+    return walk(env).rate(term)
+
+
+def fall(env: ManagerBasedRlEnv) -> Tensor:
+    """[E]: 1 / dt in the step of a fall, because the reward manager multiplies by dt."""
+    outcome = walk(env).outcome()
+    return (outcome.terminated & ~outcome.broken).float() / env.step_dt
+
+
+def fell(env: ManagerBasedRlEnv) -> Tensor:
+    """[E] bool: fallen, or the simulation diverged."""
+    return walk(env).outcome().terminated
+
+
+def out_of_time(env: ManagerBasedRlEnv) -> Tensor:
+    """[E] bool."""
+    outcome = walk(env).outcome()
+    return outcome.out_of_time & ~outcome.terminated
+
+
+def traversed(env: ManagerBasedRlEnv) -> Tensor:
+    """[E] bool: arrived at the end of the course."""
+    outcome = walk(env).outcome()
+    return outcome.traversed & ~outcome.terminated
+
+
+def left_tile(env: ManagerBasedRlEnv) -> Tensor:
+    """[E] bool."""
+    outcome = walk(env).outcome()
+    return outcome.left_tile & ~outcome.terminated
+
+
+def terrain_levels(env: ManagerBasedRlEnv, env_ids: Tensor) -> Tensor | None:
+    """Moves the environments whose episode ended along their levels; the mean level, for the log."""
+    walk(env).update_levels(env_ids)
+    curriculum = walk(env).running.curriculum
+    return None if curriculum is None else curriculum.level.float().mean()
+
+
+def begin_episodes(env: ManagerBasedRlEnv, env_ids: Tensor) -> None:
+    """Puts the robots env_ids [K] where the task begins their next episode."""
+    walk(env).begin(env_ids)
+
+
+@requires_model_fields(*DYNAMICS_FIELDS)
+def randomize_dynamics(env: ManagerBasedRlEnv, env_ids: Tensor) -> None:
+    """Gives env_ids [K] the friction, mass and centre of mass that the task drew for their episodes."""
+    walk(env).robots.set_dynamics(env_ids, walk(env).dynamics[env_ids])

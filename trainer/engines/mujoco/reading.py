@@ -1,0 +1,98 @@
+"""From MuJoCo's positions, velocities and sensors to `RobotState`, for every engine that runs our model of a robot."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.engines.ground import Ground
+from trainer.engines.mujoco.model import TRUNK_BODIES, as_slice
+from trainer.tasks.robots import RobotSpec
+from trainer.tasks.state import RobotState
+
+
+class StateReader:
+    """Where in a model's arrays the quantities of a robot are.
+
+    Args:
+        model: With the motors and sensors of `robot_spec`, and no joints before the robot's.
+        robot: Which robot.
+        prefix: Before every name of the robot's in the model.
+    """
+
+    def __init__(self, model: mujoco.MjModel, robot: RobotSpec, prefix: str = "") -> None:
+        def columns(*names: str) -> slice | np.ndarray:
+            found = [model.sensor(prefix + name) for name in names]
+            return as_slice([column for s in found for column in range(s.adr[0], s.adr[0] + s.dim[0])])
+
+        self.robot = robot
+        joints = [model.joint(prefix + name) for name in robot.joint_names]
+        self.joint_qpos = as_slice([joint.qposadr[0] for joint in joints])
+        self.joint_qvel = as_slice([joint.dofadr[0] for joint in joints])
+        self.control = as_slice([model.actuator(prefix + name).id for name in robot.joint_names])
+        feet = {model.body(prefix + name).id for name in robot.feet}
+        self.foot_geoms = np.array([g for g in range(model.ngeom) if model.geom_bodyid[g] in feet])
+        self.trunk = model.body(prefix + robot.trunk).id
+        self.trunk_chain = [self.trunk]
+        """The trunk and the bodies above it, whose subtrees' masses change with its own."""
+        while model.body_parentid[self.trunk_chain[-1]]:
+            self.trunk_chain.append(model.body_parentid[self.trunk_chain[-1]])
+        feet_range, trunks = range(len(robot.feet)), range(len(TRUNK_BODIES[robot.name]))
+        self.foot_pos = columns(*(f"foot_pos{i}" for i in feet_range))
+        self._foot_vel = columns(*(f"foot_vel{i}" for i in feet_range))
+        self._foot_force = columns(*(f"foot_force{i}" for i in feet_range))
+        self._trunk_touch = columns(*(f"trunk_touch{i}" for i in trunks))
+        self._torque = columns(*(f"torque_{name}" for name in robot.joint_names))
+
+    def read(
+        self,
+        qpos: Tensor,
+        qvel: Tensor,
+        sensors: Tensor,
+        ground: Ground,
+        tile: Tensor,
+        dynamics: Tensor,
+        origin: Tensor | None = None,
+    ) -> RobotState:
+        """The state of K robots.
+
+        Args:
+            qpos: [K, nq].
+            qvel: [K, nv].
+            sensors: [K, nsensordata].
+            ground: Of the tiles.
+            tile: [K] int64.
+            dynamics: [K, 5].
+            origin: [K, 3]: of the tiles, where the world has many; None where the tile's frame is the world's.
+        """
+        count, feet = len(qpos), len(self.robot.feet)
+        if self.robot.planar:
+            zero = torch.zeros_like(qpos[:, 0])
+            root_pos = torch.stack([qpos[:, 0], zero, qpos[:, 1]], -1)
+            half = 0.5 * qpos[:, 2]
+            root_quat = torch.stack([half.cos(), zero, half.sin(), zero], -1)
+            lin_vel = torch.stack([qvel[:, 0], zero, qvel[:, 1]], -1)
+            ang_vel = torch.stack([zero, qvel[:, 2], zero], -1)
+        else:
+            root_pos, root_quat, lin_vel, ang_vel = qpos[:, :3], qpos[:, 3:7], qvel[:, :3], qvel[:, 3:6]
+        foot_pos = sensors[:, self.foot_pos].view(count, feet, 3)
+        if origin is not None:
+            root_pos, foot_pos = root_pos - origin, foot_pos - origin[:, None]
+        return RobotState(
+            root_pos=root_pos,
+            root_quat=root_quat,
+            root_lin_vel=lin_vel,
+            root_ang_vel=ang_vel,
+            joint_pos=qpos[:, self.joint_qpos],
+            joint_vel=qvel[:, self.joint_qvel],
+            joint_torque=sensors[:, self._torque],
+            foot_pos=foot_pos,
+            foot_vel=sensors[:, self._foot_vel].view(count, feet, 3),
+            foot_force=sensors[:, self._foot_force],
+            body_contact=(sensors[:, self._trunk_touch] > 1.0).any(-1),
+            scan=ground.scan(tile, root_pos, root_quat),
+            foot_ground=ground.height(tile, foot_pos[..., :2]),
+            dynamics=dynamics,
+        )
