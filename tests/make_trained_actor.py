@@ -13,15 +13,16 @@ import numpy as np
 import torch
 
 from trainer.env import LocomotionEnv
-from trainer.evaluate import load_policy
+from trainer.evaluate import load_candidate
 from trainer.tasks import make_task
 
 
 def main(checkpoint: Path, out: Path, environments: int = 8, steps: int = 60, every: int = 30) -> None:
     """Acts with sampled latents and keeps every 30th step."""
     torch.manual_seed(0)
-    actor, config, _ = load_policy(checkpoint.parent, checkpoint)
-    env = LocomotionEnv(make_task(config.task), environments, num_threads=1)
+    candidate = load_candidate(checkpoint)
+    actor = candidate.actor
+    env = LocomotionEnv(make_task(candidate.config.task), environments, num_threads=1)
     contexts, means, stds = [], [], []
     with torch.inference_mode():
         observations = env.get_observations()

@@ -19,10 +19,11 @@ from p3kernels.version import __version__
 from trainer.diagnose_figures import write_figures
 from trainer.diagnose_files import FOLDER, NUMBERS, TABLES
 from trainer.diagnose_numbers import QUICK, Diagnosis, Sizes, diagnose
-from trainer.diagnose_states import Checkpoint, Say, Subject, before_switch, check_method, gather, read
+from trainer.diagnose_states import Say, Subject, before_switch, check_method, gather
 from trainer.diagnose_table import tables
 from trainer.metrics import replace_file
 from trainer.report import write_report
+from trainer.run_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import make_task
 
 
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str], prog: str = "p3 diagnose") -> int:
     return 0
 
 
-def _draw(found: Mapping[str, Diagnosis], out: Path, checkpoints: Sequence[Checkpoint], say: Say) -> None:
+def _draw(found: Mapping[str, Diagnosis], out: Path, checkpoints: Sequence[RunCheckpoint], say: Say) -> None:
     """The figures, and the run's report where they belong to it."""
     robots = {make_task(checkpoint.config.task).config.robot for checkpoint in checkpoints}
     names = None
@@ -114,9 +115,9 @@ def _check(config: DiagnoseConfig) -> None:
         raise ValueError(f"--seed: expected 0 <= seed < 2**62, got {config.seed}")
 
 
-def _checkpoints(paths: Sequence[Path]) -> list[Checkpoint]:
+def _checkpoints(paths: Sequence[Path]) -> list[RunCheckpoint]:
     """As named; of one run directory also the one before LSFT, where there is one."""
-    found = [read(path) for path in paths]
+    found = [read_run_checkpoint(path) for path in paths]
     if len(paths) == 1 and paths[0].is_dir():
         earlier = before_switch(found[0])
         found = [*([earlier] if earlier is not None else []), *found]
@@ -128,7 +129,7 @@ def _checkpoints(paths: Sequence[Path]) -> list[Checkpoint]:
     return found
 
 
-def _gather(checkpoint: Checkpoint, config: DiagnoseConfig, sizes: Sizes, say: Say) -> Subject:
+def _gather(checkpoint: RunCheckpoint, config: DiagnoseConfig, sizes: Sizes, say: Say) -> Subject:
     return gather(
         checkpoint,
         task=config.task,

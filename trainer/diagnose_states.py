@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +13,12 @@ from torch import Tensor
 
 from p3kernels.diagnostics import LatentPolicy
 from trainer.algorithms import P3PPO, parse_method
-from trainer.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint
-from trainer.config import TrainConfig, load_config, rsl_rl_config
+from trainer.checkpoint import checkpoint_path
+from trainer.config import TrainConfig, rsl_rl_config
 from trainer.diagnose_rows import estimator_label
 from trainer.env import LocomotionEnv, one_thread
 from trainer.models.actor import LatentActor
+from trainer.run_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask, make_task
 
 OWN_ENVIRONMENTS = 1024
@@ -34,25 +34,6 @@ Say = Callable[[str], None]
 
 class NothingToDiagnose(ValueError):
     """The method has no latent, or a certain one."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint's file, its run and its content."""
-
-    path: Path
-    config: TrainConfig
-    content: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Run and file, as tables and figures call it."""
-        return f"{self.path.resolve().parent.name}/{self.path.stem}"
-
-    @property
-    def run_dir(self) -> Path:
-        """Where its config is."""
-        return self.path.parent
 
 
 @dataclass(frozen=True)
@@ -76,41 +57,16 @@ class Subject:
     """What was rolled out."""
 
 
-def read(path: Path) -> Checkpoint:
-    """The checkpoint of a run directory, the latest, or of a file in one.
-
-    Raises:
-        FileNotFoundError: There is none.
-        OSError: It may not be read.
-        ValueError: It is damaged, or something else.
-    """
-    if not path.exists():
-        raise FileNotFoundError(f"CHECKPOINT: no run directory and no file {path}")
-    run_dir = path if path.is_dir() else path.parent
-    file = path
-    if path.is_dir():
-        latest = latest_checkpoint(path) if (path / "config.json").exists() else None
-        if latest is None:
-            missing = "checkpoint" if (path / "config.json").exists() else "config.json"
-            raise FileNotFoundError(f"CHECKPOINT: no {missing} in {path}; expected the directory of a run")
-        file = latest
-    if not (run_dir / "config.json").exists():
-        load_checkpoint(file)  # says what else it is, if it is something else
-        raise FileNotFoundError(f"CHECKPOINT: no config.json beside {file}; expected a file in the directory of a run")
-    config = load_config(run_dir / "config.json")
-    return Checkpoint(file, config, load_checkpoint(file, config.task))
-
-
-def before_switch(checkpoint: Checkpoint) -> Checkpoint | None:
+def before_switch(checkpoint: RunCheckpoint) -> RunCheckpoint | None:
     """The run's checkpoint at the change from MM to MC, where `checkpoint` is a later one."""
     switched = checkpoint.content["switched_at"]
     if switched is None or switched >= checkpoint.content["iter"]:
         return None
     path = checkpoint_path(checkpoint.run_dir, switched)
-    return read(path) if path.exists() else None
+    return read_run_checkpoint(path) if path.exists() else None
 
 
-def check_method(checkpoint: Checkpoint) -> None:
+def check_method(checkpoint: RunCheckpoint) -> None:
     """Raises NothingToDiagnose for a method whose latent is not a distribution."""
     method = checkpoint.config.method
     if "beta" not in parse_method(method).options:
@@ -121,7 +77,7 @@ def check_method(checkpoint: Checkpoint) -> None:
 
 
 def gather(
-    checkpoint: Checkpoint,
+    checkpoint: RunCheckpoint,
     *,
     task: str | None,
     num_envs: int | None,
@@ -185,7 +141,7 @@ def gather(
 
 
 def _environment(
-    checkpoint: Checkpoint, task: str | None, num_envs: int | None, seed: int, num_threads: int | None
+    checkpoint: RunCheckpoint, task: str | None, num_envs: int | None, seed: int, num_threads: int | None
 ) -> tuple[LocomotionEnv, bool]:
     """The environment, and whether it goes on where the checkpoint was written."""
     config = checkpoint.config
@@ -201,7 +157,7 @@ def _environment(
     return LocomotionEnv(chosen, num_envs or FRESH_ENVIRONMENTS, seed=seed, num_threads=num_threads), False
 
 
-def _algorithm(checkpoint: Checkpoint, env: LocomotionEnv, task: str | None) -> P3PPO:
+def _algorithm(checkpoint: RunCheckpoint, env: LocomotionEnv, task: str | None) -> P3PPO:
     """As it was when it last updated: at the checkpoint of the change to MC, that is MM."""
     content = checkpoint.content
     algorithm = P3PPO.construct_algorithm(env.get_observations(), env, rsl_rl_config(checkpoint.config), "cpu")

@@ -28,11 +28,11 @@ from trainer.evaluate_episodes import (
     run_episodes,
     trial_task,
 )
-from trainer.evaluate_policy import Candidate, acting_in, action_of, load_candidate, load_policy
+from trainer.evaluate_policy import Candidate, acting_in, action_of, load_candidate
 from trainer.evaluate_table import Row, markdown, numbers, plot
 from trainer.tasks import LocomotionTask, TaskConfig, make_task
 
-__all__ = ["Evaluation", "action_of", "evaluate", "load_policy", "terrain_level"]
+__all__ = ["Evaluation", "action_of", "evaluate", "load_candidate", "terrain_level"]
 
 
 def terrain_level(task: LocomotionTask, level: int | None) -> int | None:

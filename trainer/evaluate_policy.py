@@ -11,11 +11,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.algorithms import P3PPO
-from trainer.checkpoint import latest_checkpoint, load_checkpoint
-from trainer.config import TrainConfig, load_config, rsl_rl_config
+from trainer.config import TrainConfig, rsl_rl_config
 from trainer.contract import Contract, Matching, match
 from trainer.env import LocomotionEnv
 from trainer.models.actor import LatentActor
+from trainer.run_checkpoint import read_run_checkpoint
 from trainer.tasks import LocomotionTask, make_task
 
 Act = Callable[[TensorDict], Tensor]
@@ -46,40 +46,14 @@ def load_candidate(source: Path) -> Candidate:
         FileNotFoundError: No run or no checkpoint there.
         ValueError: The checkpoint is damaged, foreign, of another version or of another task than its run.
     """
-    if source.is_dir():
-        return _load(source, None)
-    if not source.exists():
-        raise FileNotFoundError(f"no run and no checkpoint {source}")
-    return _load(source.parent, source)
-
-
-def load_policy(run_dir: Path, checkpoint: Path | None = None) -> tuple[LatentActor, TrainConfig, Path]:
-    """The actor of a run, ready to act, its settings, and the checkpoint's path; the latest by default.
-
-    Raises:
-        FileNotFoundError, ValueError: As for `load_candidate`.
-    """
-    candidate = _load(run_dir, checkpoint)
-    return candidate.actor, candidate.config, candidate.path
-
-
-def _load(run_dir: Path, checkpoint: Path | None) -> Candidate:
-    settings = run_dir / "config.json"
-    if not settings.exists():
-        if checkpoint is not None:  # what the file is, if it is not a checkpoint, is more to the point
-            load_checkpoint(checkpoint)
-        raise FileNotFoundError(f"no run in {run_dir}: it has no config.json")
-    path = checkpoint or latest_checkpoint(run_dir)
-    if path is None:
-        raise FileNotFoundError(f"no checkpoint in {run_dir}")
-    config = load_config(settings)
-    content = load_checkpoint(path, config.task)
+    found = read_run_checkpoint(source)
+    config, path = found.config, found.path
     task = make_task(config.task)
     env = LocomotionEnv(task, 1, num_threads=0)
     algorithm = P3PPO.construct_algorithm(env.get_observations(), env, rsl_rl_config(config), "cpu")
-    algorithm.load(content["algorithm"], None, True)
+    algorithm.load(found.content["algorithm"], None, True)
     algorithm.eval_mode()
-    saved = content.get("contract")
+    saved = found.content.get("contract")
     try:
         contract = task.contract if saved is None else Contract.from_dict(saved)
     except ValueError as error:

@@ -15,7 +15,8 @@ from trainer.config import save_config
 from trainer.diagnose_files import CAPTIONS
 from trainer.diagnose_numbers import Sizes
 from trainer.diagnose_numbers import diagnose as numbers_of
-from trainer.diagnose_states import before_switch, gather, read
+from trainer.diagnose_states import before_switch, gather
+from trainer.run_checkpoint import read_run_checkpoint
 
 
 def trained(folder, method="p3", **options):
@@ -120,7 +121,7 @@ def measured(checkpoint, seed):
 
 
 def test_a_seed_repeats(run):
-    checkpoint = read(run / "model_2.pt")
+    checkpoint = read_run_checkpoint(run / "model_2.pt")
     one, again, other = (measured(checkpoint, seed) for seed in (1, 1, 2))
     assert_same(one, again)
     assert flattened(one) != flattened(other)
@@ -128,7 +129,7 @@ def test_a_seed_repeats(run):
 
 def test_the_update_is_one_epoch_from_the_policy_that_acted(run):
     subject = gather(
-        read(run / "model_3.pt"),
+        read_run_checkpoint(run / "model_3.pt"),
         task=None,
         num_envs=None,
         states=50,
@@ -150,16 +151,16 @@ def test_fresh_environments_and_their_warm_up(run, monkeypatch):
     monkeypatch.setattr("trainer.diagnose_states.WARM_UP", 3)
     said = []
     options = {"states": 50, "steps": 8, "seed": 1, "num_threads": 1, "say": said.append}
-    subject = gather(read(run), task=None, num_envs=4, **options)
+    subject = gather(read_run_checkpoint(run), task=None, num_envs=4, **options)
     assert subject.settings["environments"] == "fresh"
     assert len(subject.old.context) == 4 * 6
     assert "4 environments (fresh, after 3 steps)" in said[0]
 
 
 def test_only_a_later_checkpoint_has_one_before(run):
-    assert before_switch(read(run)).path.name == "model_2.pt"
-    assert before_switch(read(run / "model_2.pt")) is None
-    assert before_switch(read(run / "model_1.pt")) is None
+    assert before_switch(read_run_checkpoint(run)).path.name == "model_2.pt"
+    assert before_switch(read_run_checkpoint(run / "model_2.pt")) is None
+    assert before_switch(read_run_checkpoint(run / "model_1.pt")) is None
 
 
 def test_a_certain_latent_is_nothing_to_diagnose(tmp_path, capsys):

@@ -175,9 +175,9 @@ def test_wrong_settings_are_one_line_that_names_them(run, capsys, arguments, mes
 
 def test_missing_runs(tmp_path, capsys):
     assert cli.main(["eval", str(tmp_path / "nothing")]) == 2
-    assert "no run and no checkpoint" in capsys.readouterr().err
+    assert "CHECKPOINT: no run directory and no file" in capsys.readouterr().err
     assert cli.main(["eval", str(tmp_path)]) == 2
-    assert "no run in" in capsys.readouterr().err
+    assert "CHECKPOINT: no config.json in" in capsys.readouterr().err
 
 
 def test_common_random_numbers_whatever_the_policy_does():

@@ -127,7 +127,7 @@ def test_wrong_arguments_are_one_line(arguments, message, run, capsys, monkeypat
 
 def test_wrong_runs_levels_and_terrains_are_one_line(run, capsys):
     for arguments, message in (
-        ([run.parent / "nothing"], "no run and no checkpoint"),
+        ([run.parent / "nothing"], "CHECKPOINT: no run directory and no file"),
         ([run / "model_7.pt"], "model_7.pt"),
         ([run, "--level", 99], "level: expected 0 to 5, got 99"),
         ([run, "--terrain", "ice"], "terrain: expected one of stairs, gaps, single_row_stones, got 'ice'"),

@@ -18,7 +18,7 @@ import torch
 
 from trainer.checkpoint import newest_readable
 from trainer.env import LocomotionEnv
-from trainer.evaluate import action_of, evaluate, load_policy
+from trainer.evaluate import action_of, evaluate, load_candidate
 from trainer.metrics import replace_file
 from trainer.run_dir import locked
 from trainer.study.plan import EvalSettings, Run
@@ -53,7 +53,8 @@ def measure(run_dir: Path, settings: EvalSettings) -> Numbers:
         ValueError: It cannot be used.
     """
     path, _, _ = newest_readable(run_dir)
-    actor, config, _ = load_policy(run_dir, path)
+    candidate = load_candidate(path)
+    actor, config = candidate.actor, candidate.config
     results: Numbers = {}
     for latent in LATENTS:
         torch.manual_seed(settings.seed)

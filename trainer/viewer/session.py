@@ -55,7 +55,7 @@ class Session:
     """Environment 0 of an environment of one, under an actor.
 
     Args:
-        actor: As `load_policy` gives it.
+        actor: As `load_candidate` gives it.
         task: That it was trained for.
         latent: One of LATENTS.
         level: Terrain level; None on a plane.
