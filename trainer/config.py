@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -257,16 +258,26 @@ def load_config(path: Path) -> TrainConfig:
         ValueError: It is damaged, or of a version with other settings.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        ppo, model = raw.pop("ppo"), raw.pop("model")
-    except (ValueError, KeyError, AttributeError) as error:
+        return config_of(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{path}: expected the settings of a run as JSON ({error})") from error
-    for kind, found in ((TrainConfig, raw), (PpoConfig, ppo), (ModelConfig, model)):
+
+
+def config_of(values: Mapping[str, Any]) -> TrainConfig:
+    """The settings of plain values: of `dataclasses.asdict`, or of what JSON or YAML made of it.
+
+    Raises:
+        ValueError: There is no such setting.
+        KeyError: A part is missing.
+    """
+    top = {name: value for name, value in values.items() if name not in ("ppo", "model")}
+    ppo, model = dict(values["ppo"]), dict(values["model"])
+    for kind, found in ((TrainConfig, top), (PpoConfig, ppo), (ModelConfig, model)):
         unknown = found.keys() - {option.name for option in dataclasses.fields(kind)}
         if unknown:
-            raise ValueError(
-                f"{path}: written by another version; this one has no setting {', '.join(sorted(unknown))}"
-            )
-    model["hidden_dims"] = tuple(model["hidden_dims"])
-    raw["run_dir"] = Path(raw["run_dir"])
-    return TrainConfig(**raw, ppo=PpoConfig(**ppo), model=ModelConfig(**model))
+            raise ValueError(f"written by another version; this one has no setting {', '.join(sorted(unknown))}")
+    if model.get("hidden_dims") is not None:
+        model["hidden_dims"] = tuple(model["hidden_dims"])
+    if top.get("run_dir") is not None:
+        top["run_dir"] = Path(top["run_dir"])
+    return TrainConfig(**top, ppo=PpoConfig(**ppo), model=ModelConfig(**model))

@@ -17,7 +17,7 @@ from trainer.algorithms import P3PPO
 from trainer.checkpoint import checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.config import TrainConfig, rsl_rl_config
 from trainer.diagnostics import latent_scalars, policy_scalars, resident_mib
-from trainer.engines.registry import make_env
+from trainer.engines.registry import EnvMaker, make_env
 from trainer.env import one_thread
 from trainer.interrupt import Interrupt, Interrupted
 from trainer.metrics import MetricsLog, WandbSettings
@@ -46,9 +46,10 @@ class Runner:
     Args:
         config: Resolved.
         wandb: Where to log in Weights & Biases; None for nowhere.
+        make_env: What makes the environments.
     """
 
-    def __init__(self, config: TrainConfig, wandb: WandbSettings | None = None) -> None:
+    def __init__(self, config: TrainConfig, wandb: WandbSettings | None = None, make_env: EnvMaker = make_env) -> None:
         assert config.num_envs is not None  # resolved
         assert config.run_dir is not None
         self.config, self.run_dir, self._wandb = config, config.run_dir, wandb

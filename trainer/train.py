@@ -13,6 +13,7 @@ import tyro
 
 from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, save_config
+from trainer.engines.registry import EnvMaker, make_env
 from trainer.interrupt import Interrupted
 from trainer.metrics import WandbSettings, WandbUnavailable, read_metrics
 from trainer.report import write_report
@@ -21,20 +22,24 @@ from trainer.runner import Diverged, Runner
 
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
-    """Trains as the command line says.
+    """Trains as the command line says; returns as `run`."""
+    return run(tyro.cli(TrainConfig, args=list(arguments), prog=prog), prog)
+
+
+def run(config: TrainConfig, prog: str, make_env: EnvMaker = make_env) -> int:
+    """Trains with these settings, in environments of `make_env`.
 
     Returns:
         0; 1 if the training diverged or its end could not be saved; 2 for what cannot begin; 128 + the signal's number
         after Ctrl-C (130) or SIGTERM (143), with everything saved.
     """
-    config = tyro.cli(TrainConfig, args=list(arguments), prog=prog)
     with contextlib.ExitStack() as stack:
         try:
             config = _settings(config)
             assert config.run_dir is not None
             stack.enter_context(locked(config.run_dir))
             _begin(config)
-            runner = Runner(config, _wandb(config))
+            runner = Runner(config, _wandb(config), make_env)
             if config.resume and latest_checkpoint(config.run_dir) is not None:
                 print(f"continuing from {runner.restore()}")
         except (ValueError, ImportError, OSError) as error:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from trainer.tasks import LocomotionTask, TaskConfig
 
 if TYPE_CHECKING:
     from trainer.env import TaskEnv
 
-EngineName = Literal["mujoco", "mjlab"]
+EngineName = Literal["mujoco", "mjlab", "isaaclab"]
+
+
+class EnvMaker(Protocol):
+    """`make_env`, or what a launcher has in its place."""
+
+    def __call__(
+        self, engine: str, task: TaskConfig, num_envs: int, *, seed: int, device: str, num_threads: int | None
+    ) -> TaskEnv:
+        """E environments of a task in an engine."""
 
 
 def check_engine(engine: str, device: str, task: TaskConfig) -> None:
@@ -52,6 +61,8 @@ def make_env(
         ValueError: As for `check_engine`, or there is no such engine.
     """
     check_engine(engine, device, task)
+    if engine == "isaaclab":
+        raise ValueError("--engine: Isaac Sim has to start first: python -m trainer.engines.isaaclab.train")
     if engine == "mujoco":
         from trainer.env import LocomotionEnv  # noqa: PLC0415  an engine is imported when it is asked for
 

@@ -1,7 +1,4 @@
-"""What differs between robots and episodes: the paper's table of dynamics and observation noise.
-
-Restitution, [0, 0.1] in that table, is absent: MuJoCo's contacts have no coefficient of restitution.
-"""
+"""What differs between robots and episodes: the paper's table of dynamics and observation noise."""
 
 from __future__ import annotations
 
@@ -16,6 +13,8 @@ class Dynamics:
 
     friction: Range = (0.3, 1.0)
     """Of the feet on the terrain."""
+    restitution: Range = (0.0, 0.1)
+    """Of the robot on the terrain, where contacts have one: in PhysX, not in MuJoCo."""
     added_mass: Range = (-1.0, 3.0)
     """On the trunk, kg."""
     com_xy: Range = (-0.05, 0.05)

@@ -18,21 +18,26 @@ from torch import Tensor
 
 from trainer.tasks.curriculum import Curriculum
 from trainer.tasks.interface import ACTION_CLIP
-from trainer.tasks.locomotion import LocomotionTask
+from trainer.tasks.locomotion import LocomotionTask, TaskConfig
 from trainer.tasks.state import Episode, RobotState
 from trainer.tasks.terrains import Terrain, make_terrain
+
+
+def make_tile(config: TaskConfig, kind: int, level: int, variant: int, seed: int) -> Terrain:
+    """One tile of a task: its terrain number `kind` at a level, in one of `tile_variants` variants."""
+    rng = np.random.default_rng([seed, kind, level, variant])
+    return make_terrain(config.terrains[kind], level / (config.num_levels - 1), rng)
 
 
 def make_tiles(task: LocomotionTask, seed: int) -> list[Terrain]:
     """Every terrain of the task at every level, in `tile_variants` variants; variants run fastest, then levels."""
     config = task.config
-    tiles = []
-    for kind, name in enumerate(config.terrains):
-        for level in range(config.num_levels):
-            for variant in range(config.tile_variants):
-                rng = np.random.default_rng([seed, kind, level, variant])
-                tiles.append(make_terrain(name, level / (config.num_levels - 1), rng))
-    return tiles
+    return [
+        make_tile(config, kind, level, variant, seed)
+        for kind in range(len(config.terrains))
+        for level in range(config.num_levels)
+        for variant in range(config.tile_variants)
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,187 @@
+"""Scene and managers of the tasks, from their `TaskConfig`: Hydra can change what is here, terms are in `mdp.py`."""
+
+from __future__ import annotations
+
+import isaaclab.envs.mdp as isaac_mdp
+import isaaclab.sim as sim_utils
+from isaaclab.assets import ArticulationCfg, AssetBaseCfg
+from isaaclab.envs import ManagerBasedRLEnvCfg
+from isaaclab.managers import (
+    CurriculumTermCfg,
+    EventTermCfg,
+    ObservationGroupCfg,
+    ObservationTermCfg,
+    RewardTermCfg,
+    SceneEntityCfg,
+    TerminationTermCfg,
+)
+from isaaclab.scene import InteractiveSceneCfg
+from isaaclab.sensors import ContactSensorCfg, RayCasterCfg, patterns
+from isaaclab.terrains import TerrainImporterCfg
+from isaaclab.utils import configclass
+
+from trainer.engines.isaaclab import mdp
+from trainer.engines.isaaclab.robot import g1_cfg
+from trainer.engines.isaaclab.terrains import generator_cfg
+from trainer.tasks.g1 import G1_FLAT, G1_PARKOUR
+from trainer.tasks.locomotion import TaskConfig
+from trainer.tasks.robots import G1
+
+GROUPS = ("proprio", "history", "extero", "velocity", "critic")
+PHYSICS_DT = 0.005
+_GROUND = "/World/ground"
+_MATERIAL = sim_utils.RigidBodyMaterialCfg(
+    # Multiplied by 1, the robot's material decides; Isaac Lab's usual restitution of 0 would switch the robot's off.
+    friction_combine_mode="multiply",
+    restitution_combine_mode="multiply",
+    static_friction=1.0,
+    dynamic_friction=1.0,
+    restitution=1.0,
+)
+
+
+@configclass
+class SceneCfg(InteractiveSceneCfg):
+    """A robot on the ground, with contact sensors and a height scanner."""
+
+    terrain: TerrainImporterCfg = TerrainImporterCfg(
+        prim_path=_GROUND, terrain_type="plane", collision_group=-1, physics_material=_MATERIAL
+    )
+    robot: ArticulationCfg = g1_cfg(G1)
+    height_scanner: RayCasterCfg = RayCasterCfg(
+        prim_path="{ENV_REGEX_NS}/Robot/pelvis",
+        offset=RayCasterCfg.OffsetCfg(pos=(0.0, 0.0, 20.0)),
+        ray_alignment="yaw",
+        pattern_cfg=patterns.GridPatternCfg(resolution=0.1, size=(1.6, 1.0)),
+        mesh_prim_paths=[_GROUND],
+    )
+    contact_forces: ContactSensorCfg = ContactSensorCfg(prim_path="{ENV_REGEX_NS}/Robot/.*")
+    sky_light: AssetBaseCfg = AssetBaseCfg(prim_path="/World/skyLight", spawn=sim_utils.DomeLightCfg(intensity=750.0))
+
+
+@configclass
+class ActionsCfg:
+    """One action a joint."""
+
+    joint_targets: mdp.JointTargetsCfg = mdp.JointTargetsCfg()
+
+
+@configclass
+class CommandsCfg:
+    """The velocity command."""
+
+    velocity: mdp.TaskCommandCfg = mdp.TaskCommandCfg()
+
+
+@configclass
+class GroupCfg(ObservationGroupCfg):
+    """An observation group of the task, whole."""
+
+    whole: ObservationTermCfg = ObservationTermCfg(func=mdp.observation, params={"group": ""})
+
+
+@configclass
+class TerminationsCfg:
+    """How episodes end."""
+
+    fell: TerminationTermCfg = TerminationTermCfg(func=mdp.fell)
+    out_of_time: TerminationTermCfg = TerminationTermCfg(func=mdp.out_of_time, time_out=True)
+    traversed: TerminationTermCfg = TerminationTermCfg(func=mdp.traversed, time_out=True)
+    left_tile: TerminationTermCfg = TerminationTermCfg(func=mdp.left_tile, time_out=True)
+
+
+@configclass
+class CurriculumCfg:
+    """The task's curriculum."""
+
+    terrain_levels: CurriculumTermCfg = CurriculumTermCfg(func=mdp.terrain_levels)
+
+
+def observation_groups() -> dict[str, GroupCfg]:
+    """The task's groups, by name."""
+    return {
+        group: GroupCfg(whole=ObservationTermCfg(func=mdp.observation, params={"group": group})) for group in GROUPS
+    }
+
+
+def reward_terms(config: TaskConfig) -> dict[str, RewardTermCfg]:
+    """The task's terms with their weights, and the penalty for a fall."""
+    terms = {
+        name: RewardTermCfg(func=mdp.reward_rate, weight=weight, params={"term": name})
+        for name, weight in config.rewards.items()
+    }
+    terms["fall"] = RewardTermCfg(func=mdp.fall, weight=-config.fall_penalty)
+    return terms
+
+
+def event_terms(config: TaskConfig) -> dict[str, EventTermCfg]:
+    """The paper's randomisation, and what begins episodes.
+
+    Material, mass and centre of mass are drawn once for each environment: PhysX takes them from the CPU, which is no
+    work for every reset. Pushes come with the actions (`mdp.JointTargets`): the task knows when they are due.
+    """
+    ranges, trunk = config.dynamics, SceneEntityCfg("robot", body_names=config.robot.trunk)
+    com = {"x": ranges.com_xy, "y": ranges.com_xy, "z": ranges.com_z}
+    return {
+        "material": EventTermCfg(
+            func=mdp.randomize_material,
+            mode="startup",
+            params={"friction_range": ranges.friction, "restitution_range": ranges.restitution, "num_materials": 256},
+        ),
+        "added_mass": EventTermCfg(
+            func=isaac_mdp.randomize_rigid_body_mass,
+            mode="startup",
+            params={"asset_cfg": trunk, "mass_distribution_params": ranges.added_mass, "operation": "add"},
+        ),
+        "center_of_mass": EventTermCfg(
+            func=isaac_mdp.randomize_rigid_body_com, mode="startup", params={"asset_cfg": trunk, "com_range": com}
+        ),
+        "begin_episodes": EventTermCfg(func=mdp.begin_episodes, mode="reset"),
+    }
+
+
+@configclass
+class TaskEnvCfg(ManagerBasedRLEnvCfg):
+    """A G1 task."""
+
+    task: str = G1_FLAT.name
+    """Its name in `trainer/tasks/registry.py`."""
+    level: int | None = None
+    """Fixes the terrain level instead of the curriculum."""
+    scene: SceneCfg = SceneCfg(num_envs=4096, env_spacing=2.5)
+    actions: ActionsCfg = ActionsCfg()
+    commands: CommandsCfg = CommandsCfg()
+    observations: dict[str, GroupCfg] = observation_groups()
+    rewards: dict[str, RewardTermCfg] = reward_terms(G1_FLAT)
+    terminations: TerminationsCfg = TerminationsCfg()
+    events: dict[str, EventTermCfg] = event_terms(G1_FLAT)
+
+    def __post_init__(self) -> None:
+        """Rates and sizes that belong together."""
+        self.decimation = round(G1_FLAT.control_dt / PHYSICS_DT)
+        self.episode_length_s = G1_FLAT.episode_seconds
+        self.sim.dt = PHYSICS_DT
+        self.sim.render_interval = self.decimation
+        self.sim.physics_material = self.scene.terrain.physics_material
+        self.sim.physx.gpu_max_rigid_patch_count = 10 * 2**15  # 4096 robots on one mesh have more than the default
+
+
+@configclass
+class FlatEnvCfg(TaskEnvCfg):
+    """`g1-flat`: an endless plane."""
+
+
+@configclass
+class ParkourEnvCfg(TaskEnvCfg):
+    """`g1-parkour`: the seven terrains with their curriculum."""
+
+    task: str = G1_PARKOUR.name
+    rewards: dict[str, RewardTermCfg] = reward_terms(G1_PARKOUR)
+    events: dict[str, EventTermCfg] = event_terms(G1_PARKOUR)
+    curriculum: CurriculumCfg = CurriculumCfg()
+
+    def __post_init__(self) -> None:
+        """The tiles instead of the plane."""
+        super().__post_init__()
+        self.scene.terrain.terrain_type = "generator"
+        self.scene.terrain.terrain_generator = generator_cfg(G1_PARKOUR)

@@ -1,0 +1,81 @@
+"""Our terrain tiles in Isaac Lab's terrain generator: rows are levels, columns are kinds, each in its variants.
+
+A cell is a tile with a trench of pit around it, wider than the height scan reaches beyond the point at which a robot
+has left its tile: no robot sees the neighbouring tile.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import trimesh
+from isaaclab.terrains import SubTerrainBaseCfg, TerrainGeneratorCfg
+from isaaclab.utils import configclass
+
+from trainer.tasks.locomotion import TaskConfig
+from trainer.tasks.registry import TASKS
+from trainer.tasks.running import make_tile
+from trainer.tasks.terrains import HALF_EXTENT, PIT_FLOOR, Terrain
+
+TRENCH = 1.0
+"""Metres of pit between the edge of the largest tile and the edge of its cell."""
+CELL = (2 * (HALF_EXTENT[0] + TRENCH), 2 * (HALF_EXTENT[1] + TRENCH))
+_FLOOR_THICKNESS = 0.5
+
+
+def tile_of_cell(difficulty: float, cfg: TileCfg) -> Terrain:
+    """The tile that the generator means: it draws `difficulty` uniformly from the row's part of [0, 1)."""
+    config = TASKS[cfg.task]
+    level = min(int(difficulty * config.num_levels), config.num_levels - 1)
+    return make_tile(config, cfg.kind, level, cfg.variant, cfg.seed)
+
+
+def tile_meshes(difficulty: float, cfg: TileCfg) -> tuple[list[trimesh.Trimesh], np.ndarray]:
+    """Isaac Lab's sub-terrain function: the tile's boxes, the pit's floor, and where robots start.
+
+    Args:
+        difficulty: Of the generator; see `tile_of_cell`.
+        cfg: Which tile. Its cell reaches from (0, 0) to `cfg.size`.
+    """
+    tile = tile_of_cell(difficulty, cfg)
+    middle = np.array([cfg.size[0] / 2, cfg.size[1] / 2, 0.0])
+    meshes = [_box(2 * box[3:], middle + box[:3]) for box in tile.boxes]
+    floor = np.array([0.0, 0.0, PIT_FLOOR - _FLOOR_THICKNESS / 2])
+    meshes.append(_box(np.array([*cfg.size, _FLOOR_THICKNESS]), middle + floor))
+    return meshes, middle + np.array(tile.spawn)
+
+
+def _box(extents: np.ndarray, centre: np.ndarray) -> trimesh.Trimesh:
+    return trimesh.creation.box(extents, trimesh.transformations.translation_matrix(centre))
+
+
+@configclass
+class TileCfg(SubTerrainBaseCfg):
+    """One variant of one kind of terrain, at all levels."""
+
+    function = tile_meshes
+    task: str = ""
+    """Name of the task in `trainer/tasks/registry.py`."""
+    kind: int = 0
+    """Index into the task's terrains."""
+    variant: int = 0
+    seed: int = 0
+    """The generator's own overwrites it."""
+
+
+def generator_cfg(config: TaskConfig) -> TerrainGeneratorCfg:
+    """All tiles of a task: level, and kind · variants + variant, are the row and the column."""
+    columns = {
+        f"{name}_{variant}": TileCfg(task=config.name, kind=kind, variant=variant)
+        for kind, name in enumerate(config.terrains)
+        for variant in range(config.tile_variants)
+    }
+    return TerrainGeneratorCfg(
+        seed=0,
+        curriculum=True,
+        size=CELL,
+        border_width=0.0,
+        num_rows=config.num_levels,
+        num_cols=len(columns),
+        sub_terrains=columns,
+        difficulty_range=(0.0, 1.0),
+    )
