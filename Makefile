@@ -20,7 +20,7 @@ $(VENV)/.torch: constraints.txt
 	$(PIP) torch
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.torch pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*)
+$(VENV)/.ready: $(VENV)/.torch pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/*)
 	P3_REQUIRE_NATIVE=1 $(PIP) -e ".[dev]"
 	@touch $@
 

@@ -9,6 +9,9 @@
 
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
+#if defined(P3_WITH_CUDA)
+#include "cuda/bindings.h"
+#endif
 
 namespace py = pybind11;
 
@@ -249,4 +252,10 @@ PYBIND11_MODULE(_C, m) {
   m.def("thread_source", &p3::thread_source, "The thread pool the CPU kernels run on.");
   define<float>(m, "float32");
   define<double>(m, "float64");
+#if defined(P3_WITH_CUDA)
+  py::module_ cuda = m.def_submodule("cuda", "CUDA kernels; asks nothing of a GPU until the first launch.");
+  p3::cuda::define(cuda);
+#else
+  m.attr("without_cuda") = P3_WITHOUT_CUDA;  // why, from CMake
+#endif
 }

@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "activation.h"
+
 #if defined(__CUDACC__)
 #define P3_HD __host__ __device__ __forceinline__
-#define P3_CONSTANT static constexpr __device__ __host__
+#define P3_CONSTANT static constexpr __device__  // folded into the code: every index is known once the loops unroll
 #define P3_UNROLL _Pragma("unroll")
 #else
 #define P3_HD inline __attribute__((always_inline))
@@ -46,8 +48,9 @@ struct Real<float> {
   static constexpr float kSmallestNormal = 1.2e-38f;
   static constexpr int kExpTerms = 6;
   static constexpr float kKappa = kErfcxKappa_float;
-  static constexpr const float (&kErfcxValue)[13] = kErfcxValue_float;
-  static constexpr const float (&kErfcxSlope)[11] = kErfcxSlope_float;
+  // Functions, for a device cannot read a host's static reference.
+  static P3_HD const float (&erfcx_value())[13] { return kErfcxValue_float; }
+  static P3_HD const float (&erfcx_slope())[11] { return kErfcxSlope_float; }
 };
 
 template <>
@@ -63,8 +66,8 @@ struct Real<double> {
   static constexpr double kSmallestNormal = 2.3e-308;
   static constexpr int kExpTerms = 12;
   static constexpr double kKappa = kErfcxKappa_double;
-  static constexpr const double (&kErfcxValue)[25] = kErfcxValue_double;
-  static constexpr const double (&kErfcxSlope)[24] = kErfcxSlope_double;
+  static P3_HD const double (&erfcx_value())[25] { return kErfcxValue_double; }
+  static P3_HD const double (&erfcx_slope())[24] { return kErfcxSlope_double; }
 };
 
 template <class N>
@@ -161,11 +164,11 @@ P3_HD T polynomial(const S (&coefficients)[kTerms], T x) {
 // erfcx(b) and Y of -erfcx'(b) = t^2 Y(t), at t = kappa / (kappa + b).
 template <class T>
 P3_HD T erfcx_value(T t) {
-  return polynomial(RealOf<T>::kErfcxValue, t - T(0.5));
+  return polynomial(RealOf<T>::erfcx_value(), t - T(0.5));
 }
 template <class T>
 P3_HD T erfcx_slope(T t) {
-  return polynomial(RealOf<T>::kErfcxSlope, t - T(0.5));
+  return polynomial(RealOf<T>::erfcx_slope(), t - T(0.5));
 }
 
 template <class T>
@@ -317,7 +320,7 @@ P3_HD EluParts<T> elu_parts(T mean, T var) {
   const T tb = erfcx_variable(arg1);
   const T tc = erfcx_variable(minimum(arg0, arg2));
   const DividedDifferences<T> f =
-      divided_differences(R::kErfcxValue, ta - T(0.5), tb - T(0.5), tc - T(0.5));
+      divided_differences(R::erfcx_value(), ta - T(0.5), tb - T(0.5), tc - T(0.5));
   const T first_bc = f.first + (tc - ta) * f.second;
   const T value_b = f.value + (tb - ta) * f.first;
   const T value_c = f.value + (tc - ta) * (f.first + (tc - tb) * f.second);
@@ -375,6 +378,42 @@ P3_HD MomentGradients<T> elu_gradients_of(const EluParts<T>& e, T alpha) {
   d.var_var = y.above + alpha * (alpha * (T(2) * e.exp_2 - e.exp_1 * (e.exp_1 + y.above)) - y.mean * e.exp_1) -
               kink * e.density_over_std * (y.mean - alpha * e.u_mean);
   return d;
+}
+
+// ---- By kind --------------------------------------------------------------------------------------------------
+
+template <class T>
+P3_HD Moments<T> activation_moments(Activation kind, T parameter, T mean, T var) {
+  return kind == Activation::kElu ? elu_moments_of(elu_parts(mean, var), parameter)
+                                  : leaky_relu_moments_of(leaky_relu_parts(mean, var), parameter);
+}
+
+// Moments and their gradients, which share most of the work.
+template <class T>
+P3_HD void activation_gradients(Activation kind, T parameter, T mean, T var, Moments<T>* out, MomentGradients<T>* d) {
+  if (kind == Activation::kElu) {
+    const EluParts<T> parts = elu_parts(mean, var);
+    *out = elu_moments_of(parts, parameter);
+    *d = elu_gradients_of(parts, parameter);
+  } else {
+    const LeakyReluParts<T> parts = leaky_relu_parts(mean, var);
+    *out = leaky_relu_moments_of(parts, parameter);
+    *d = leaky_relu_gradients_of(parts, parameter);
+  }
+}
+
+// The activation itself.
+template <class T>
+P3_HD T activate(Activation kind, T parameter, T x) {
+  const T below = kind == Activation::kElu ? parameter * scaled_exp(minimum(x, T(0)), T(0)).expm1() : parameter * x;
+  // NaN > 0 is false and expm1 of a clamped NaN is finite: NaN is passed on by hand.
+  return select(x == x, select(x > T(0), x, below), x);
+}
+
+// Its derivative, from its value.
+template <class T>
+P3_HD T activation_slope(Activation kind, T parameter, T value) {
+  return select(value > T(0), T(1), kind == Activation::kElu ? value + parameter : parameter);
 }
 
 }  // namespace P3_ISA

@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-# The numbers are `Activation` of csrc/cpu/kernels.h; ReLU is LeakyReLU with slope 0.
+# The numbers are `Activation` of csrc/activation.h; ReLU is LeakyReLU with slope 0.
 ELU = 0
 LEAKY_RELU = 1
 

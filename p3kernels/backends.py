@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
@@ -41,6 +42,24 @@ def load_triton() -> tuple[bool, str]:
     return True, "available"
 
 
+@functools.cache
+def load_cuda() -> tuple[ModuleType | None, str]:
+    """The CUDA kernels' module and "available", or None and the reason. Asks nothing of a GPU."""
+    extension, reason = load_extension()
+    if extension is None:
+        return None, reason
+    kernels = getattr(extension, "cuda", None)
+    if kernels is None:
+        return None, f"no CUDA kernels: {extension.without_cuda}"
+    return kernels, "available"
+
+
+def _cuda_device() -> str:
+    """The kind of device that the CUDA kernels read tensors from: "cuda", but "cpu" for the tests' build of them."""
+    kernels = load_cuda()[0]
+    return "cuda" if kernels is None else kernels.runs_on
+
+
 def interpreting() -> bool:
     """Whether Triton kernels run in triton's interpreter, on CPU tensors (TRITON_INTERPRET=1)."""
     return os.environ.get("TRITON_INTERPRET") == "1"
@@ -52,22 +71,26 @@ def _triton_reason() -> str:
     return load_triton()[1]
 
 
+def _cuda_reason() -> str:
+    kernels, reason = load_cuda()
+    if kernels is not None and kernels.runs_on == "cuda" and not torch.cuda.is_available():
+        return "no CUDA device answers torch; the kernels are built and wait for one"
+    return reason
+
+
 def backend_reason(name: str) -> str:
     """Either "available", or why the backend `name` cannot run here."""
     if name == "cpu":
         return "available" if load_extension()[0] is not None else load_extension()[1]
     if name == "triton":
         return _triton_reason()
-    reasons = {
-        "reference": "available",
-        "cuda": "this version has no CUDA kernels",
-    }
-    return reasons[name]
+    return "available" if name == "reference" else _cuda_reason()
 
 
 # A compiled graph is made for one machine and one installation. torch.compiler.assume_constant_result sets this as
 # well, but imports the whole compiler.
 backend_reason._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_cuda_device._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def available_backends() -> dict[str, str]:
@@ -108,16 +131,38 @@ def choose_backend(backend: str | None, tensor: torch.Tensor) -> str:
             f"{source}='triton' cannot run: the tensors are on {tensor.device}, not on a CUDA device"
             + (" (TRITON_INTERPRET=1 runs it on CPU tensors)" if tensor.device.type == "cpu" else "")
         )
+    if requested == "cuda" and tensor.device.type != _cuda_device():
+        raise RuntimeError(f"{source}='cuda' cannot run: the tensors are on {tensor.device}, not on a CUDA device")
     return requested
 
 
 def _fastest(tensor: torch.Tensor) -> str:
-    """What runs an op on `tensor` when nobody asked for a backend; Triton has no float64, the reference has."""
+    """What runs an op on `tensor` when nobody asked for a backend; on a GPU only the reference has float64.
+
+    Triton before CUDA: with gradients it is fused further, and its products can use tensor cores. Where CUDA takes one
+    launch for a whole network, the op itself prefers it: `in_one_launch`.
+    """
     if tensor.device.type == "cpu" and backend_reason("cpu") == "available":
         return "cpu"
-    if tensor.device.type == "cuda" and tensor.dtype != torch.float64 and backend_reason("triton") == "available":
-        return "triton"
+    if tensor.device.type == "cuda" and tensor.dtype != torch.float64:
+        for name in ("triton", "cuda"):
+            if backend_reason(name) == "available":
+                return name
     return "reference"
+
+
+def in_one_launch(chosen: str, backend: str | None, fits: Callable[[], bool]) -> str:
+    """CUDA in Triton's place, where nobody asked for Triton and CUDA can do the call in one launch.
+
+    Args:
+        chosen: What `choose_backend` says.
+        backend: What the caller asked for.
+        fits: Whether the CUDA backend would do it in one launch; asked only where it matters.
+    """
+    asked = backend is not None or bool(os.environ.get("P3_BACKEND"))
+    if chosen != "triton" or asked or torch.compiler.is_compiling() or interpreting():
+        return chosen
+    return "cuda" if backend_reason("cuda") == "available" and fits() else chosen
 
 
 def _interpretable(tensor: torch.Tensor) -> bool:

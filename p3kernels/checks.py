@@ -13,7 +13,9 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 SUPPORTED = (torch.float32, torch.float64)
-SUPPORTED_BY_TRITON = (torch.float32, torch.bfloat16)
+ON_DEVICE = ("triton", "cuda")
+"""Backends for GPUs: float32 and bfloat16, also mixed, computed in float32."""
+SUPPORTED_ON_DEVICE = (torch.float32, torch.bfloat16)
 PRECISIONS = ("ieee", "tf32x3", "tf32", "bf16")
 
 
@@ -54,7 +56,7 @@ def dtype_text(dtype: torch.dtype) -> str:
 def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None, backend: str = "reference") -> None:
     """A tensor of a dtype that the backend has, with the given number of dimensions.
 
-    The Triton backend takes float32 and bfloat16 (arithmetic in float32), every other one float32 and float64.
+    The backends for GPUs take float32 and bfloat16 (arithmetic in float32), the others float32 and float64.
 
     Raises:
         TypeError: Not a tensor, or of another dtype.
@@ -62,22 +64,22 @@ def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None, backe
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
-    if backend == "triton":
-        if tensor.dtype not in SUPPORTED_BY_TRITON:
+    if backend in ON_DEVICE:
+        if tensor.dtype not in SUPPORTED_ON_DEVICE:
             hint = " (float64 runs on the reference backend)" if tensor.dtype == torch.float64 else ""
             raise TypeError(
-                f"{name}: the triton backend expects float32 or bfloat16, got {dtype_text(tensor.dtype)}{hint}"
+                f"{name}: the {backend} backend expects float32 or bfloat16, got {dtype_text(tensor.dtype)}{hint}"
             )
     elif tensor.dtype not in SUPPORTED:
-        hint = " (bfloat16 runs on the triton backend)" if tensor.dtype == torch.bfloat16 else ""
+        hint = " (bfloat16 runs on the triton and cuda backends)" if tensor.dtype == torch.bfloat16 else ""
         raise TypeError(f"{name}: expected float32 or float64, got {dtype_text(tensor.dtype)}{hint}")
     if dimensions is not None and tensor.dim() != dimensions:
         raise ValueError(f"{name}: expected {dimensions} dimensions, got shape {shape_text(tensor.shape)}")
 
 
 def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor, backend: str = "reference") -> None:
-    """The device of another argument, and its dtype; the Triton backend may mix float32 and bfloat16."""
-    if tensor.dtype != like.dtype and backend != "triton":
+    """The device of another argument, and its dtype; the backends for GPUs may mix float32 and bfloat16."""
+    if tensor.dtype != like.dtype and backend not in ON_DEVICE:
         raise TypeError(
             f"{name}: expected the dtype of {like_name}, {dtype_text(like.dtype)}, got {dtype_text(tensor.dtype)}"
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from p3kernels.backends import available_backends, backend_reason, interpreting, load_extension
+from p3kernels.backends import available_backends, backend_reason, interpreting, load_cuda, load_extension
 from p3kernels.version import __version__
 
 ENVIRONMENT = (
@@ -46,6 +46,7 @@ def collect() -> dict[str, Section]:
             "cores_usable": _attempt(lambda: len(os.sched_getaffinity(0))),
             "torch_threads": torch.get_num_threads(),
             "cuda": _attempt(_cuda_devices),
+            "cuda_kernels": _attempt(_cuda_kernels),
             "triton_runs_on": _attempt(_triton_target),
             "triton_tuned": _attempt(_tuned_here),
         },
@@ -101,6 +102,11 @@ def _cpu_kernels() -> Section:
     if extension is None:
         return {"instruction_set": f"none ({reason})", "thread_source": None}
     return {"instruction_set": _attempt(extension.isa), "thread_source": _attempt(extension.thread_source)}
+
+
+def _cuda_kernels() -> str:
+    kernels, reason = load_cuda()
+    return reason if kernels is None else "built in"
 
 
 def _triton_target() -> str:

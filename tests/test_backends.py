@@ -11,7 +11,7 @@ import torch
 
 import p3kernels
 from p3kernels import backends, checks
-from p3kernels.backends import choose_backend
+from p3kernels.backends import choose_backend, in_one_launch
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -164,22 +164,50 @@ def test_triton_on_cpu_tensors_only_in_the_interpreter(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "triton", "expected"),
+    ("dtype", "available", "expected"),
     [
-        (torch.float32, "available", "triton"),
-        (torch.bfloat16, "available", "triton"),
-        (torch.float64, "available", "reference"),
-        (torch.float32, "no CUDA device", "reference"),
+        (torch.float32, ("triton", "cuda"), "triton"),
+        (torch.bfloat16, ("triton",), "triton"),
+        (torch.float64, ("triton", "cuda"), "reference"),
+        (torch.float32, ("cuda",), "cuda"),
+        (torch.float32, (), "reference"),
     ],
 )
-def test_default_on_a_gpu(monkeypatch, dtype, triton, expected):
-    """Triton where it can run; float64, which it has not, stays with the reference."""
+def test_default_on_a_gpu(monkeypatch, dtype, available, expected):
+    """Triton where it can run, else CUDA; float64, which they have not, stays with the reference."""
 
     class OnGpu(torch.Tensor):
         device = torch.device("cuda", 0)
 
-    monkeypatch.setattr(backends, "backend_reason", lambda name: triton)
+    monkeypatch.setattr(backends, "backend_reason", lambda name: "available" if name in available else "no")
     assert choose_backend(None, torch.zeros(1, dtype=dtype).as_subclass(OnGpu)) == expected
+
+
+def test_one_launch_is_preferred_where_nobody_asked(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(backends, "backend_reason", lambda name: "available")
+    assert in_one_launch("triton", None, lambda: True) == "cuda"
+    assert in_one_launch("triton", None, lambda: False) == "triton"
+    assert in_one_launch("triton", "triton", lambda: True) == "triton"
+    assert in_one_launch("cpu", None, lambda: True) == "cpu"
+    monkeypatch.setenv("P3_BACKEND", "triton")
+    assert in_one_launch("triton", None, lambda: True) == "triton"
+
+
+def test_cuda_kernels_say_why_they_do_not_run(monkeypatch):
+    class Extension:
+        without_cuda = "there was no nvcc"
+
+    monkeypatch.setattr(backends, "load_extension", lambda: (Extension, "available"))
+    monkeypatch.setattr(backends, "load_cuda", backends.load_cuda.__wrapped__)
+    assert p3kernels.available_backends()["cuda"] == "no CUDA kernels: there was no nvcc"
+    Extension.cuda = type("Kernels", (), {"runs_on": "cuda"})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "no CUDA device answers torch" in p3kernels.available_backends()["cuda"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert p3kernels.available_backends()["cuda"] == "available"
+    with pytest.raises(RuntimeError, match=r"backend='cuda' cannot run: the tensors are on cpu, not on a CUDA device"):
+        choose_backend("cuda", torch.zeros(2))
 
 
 def test_interpreter_must_be_chosen_before_triton_is_imported():

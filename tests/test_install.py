@@ -138,7 +138,7 @@ def test_sdist_has_every_source(sdist):
         "p3kernels/**/*.py",
     ):
         for path in ROOT.glob(pattern):
-            if path.is_file() and path.suffix in (".py", ".h", ".cpp", ".txt", ".toml", ".md", ""):
+            if path.is_file() and path.suffix in (".py", ".h", ".cpp", ".cu", ".txt", ".toml", ".md", ""):
                 assert str(path.relative_to(ROOT)) in names
 
 

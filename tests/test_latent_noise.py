@@ -39,7 +39,7 @@ def drawn(backend: str, seed: int, shape: tuple[int, int, int], sampling: str, d
     if backend == "reference":
         return latent_noise(seed, samples, rows, columns, sampling, dtype)
     noise = torch.full(shape, math.nan, dtype=dtype)
-    source = NoiseSource(seed, samples, sampling, noise[0])
+    source = NoiseSource(torch.tensor([seed]), samples, sampling, noise[0])
     for first in range(0, samples, 5):
         for begin in range(0, rows, 13):
             tile = torch.empty(min(5, samples - first), min(13, rows - begin), columns, dtype=dtype)

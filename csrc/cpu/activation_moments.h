@@ -38,8 +38,7 @@ void moments_forward(Activation kind, S parameter, const S* mean, const S* var, 
     N m = P::read(mean, at, n);
     const N v = P::read(var, at, n);
     if (shift) m = m + P::read(shift, at, n);
-    const Moments<N> out = kind == Activation::kElu ? elu_moments_of(elu_parts(m, v), p)
-                                                    : leaky_relu_moments_of(leaky_relu_parts(m, v), p);
+    const Moments<N> out = activation_moments(kind, p, m, v);
     P::write(out_mean, at, n, out.mean);
     P::write(out_var, at, n, out.var);
   }
@@ -57,15 +56,7 @@ void moments_backward(Activation kind, S parameter, const S* mean, const S* var,
     if (shift) m = m + P::read(shift, at, n);
     Moments<N> out;
     MomentGradients<N> d;
-    if (kind == Activation::kElu) {
-      const EluParts<N> parts = elu_parts(m, v);
-      out = elu_moments_of(parts, p);
-      d = elu_gradients_of(parts, p);
-    } else {
-      const LeakyReluParts<N> parts = leaky_relu_parts(m, v);
-      out = leaky_relu_moments_of(parts, p);
-      d = leaky_relu_gradients_of(parts, p);
-    }
+    activation_gradients(kind, p, m, v, &out, &d);
     const N g_mean = P::read(d_out_mean, at, n);
     const N g_var = P::read(d_out_var, at, n);
     P::write(d_mean, at, n, g_mean * d.mean_mean + g_var * d.var_mean);
@@ -85,9 +76,7 @@ void activation_forward(Activation kind, S parameter, const S* x, const S* shift
   for (int64_t at = 0; at < n; at += P::kCount) {
     N value = P::read(x, at, n);
     if (shift) value = value + P::read(shift, at, n);
-    const N below = kind == Activation::kElu ? p * scaled_exp(minimum(value, N(0)), N(0)).expm1() : p * value;
-    // NaN > 0 is false and expm1 of a clamped NaN is finite: NaN is passed on by hand.
-    P::write(out, at, n, select(value == value, select(value > N(0), value, below), value));
+    P::write(out, at, n, activate(kind, p, value));
   }
 }
 
@@ -98,8 +87,7 @@ void activation_backward(Activation kind, S parameter, const S* out, const S* d_
   const N p = N(parameter);
   for (int64_t at = 0; at < n; at += P::kCount) {
     const N value = P::read(out, at, n);
-    const N below = kind == Activation::kElu ? value + p : p;
-    P::write(d_x, at, n, P::read(d_out, at, n) * select(value > N(0), N(1), below));
+    P::write(d_x, at, n, P::read(d_out, at, n) * activation_slope(kind, p, value));
   }
 }
 

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace p3 {
+#include "../activation.h"
 
-enum class Activation : int { kElu = 0, kLeakyRelu = 1 };  // ReLU is LeakyReLU with slope 0
+namespace p3 {
 
 // Every kernel works on one contiguous piece; threads are given pieces by bindings.cpp.
 template <class S>

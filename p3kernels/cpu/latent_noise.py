@@ -1,4 +1,4 @@
-"""Standard-normal latent noise on a CPU, a tile at a time: the same numbers as `reference/latent_noise.py`."""
+"""Standard-normal latent noise, a tile at a time: the same numbers as `reference/latent_noise.py`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,35 @@ from p3kernels.reference.latent_noise import SHIFT_STREAM, shifted_normals, sobo
 class NoiseSource:
     """Draws any tile of the noise [N, B, Z] belonging to a seed, again and again, without holding the whole."""
 
-    def __init__(self, seed: int, num_samples: int, sampling: str, like: Tensor) -> None:
+    def __init__(self, seed: Tensor, num_samples: int, sampling: str, like: Tensor) -> None:
         self._seed = seed
         self._num_samples = num_samples
         self._sampling = sampling
-        self._points = sobol_points(torch.tensor([seed]), num_samples, like.shape[1]) if sampling == "sobol" else None
+        points = sobol_points(seed, num_samples, like.shape[1]) if sampling == "sobol" else None
+        self._points = None if points is None else points.to(like.device)
 
     def fill(self, out: Tensor, first_sample: int, first_row: int) -> None:
         """out [n, R, Z] = noise[first_sample :, first_row :]."""
-        samples, rows, columns = out.shape
+        samples = out.shape[0]
         if self._points is not None:
-            shift = out.new_empty(1, rows, columns, dtype=torch.float64)
-            native.normal(self._seed, SHIFT_STREAM, 0, first_row, shift)
+            shift = self._shift(out, first_row)
             out.copy_(shifted_normals(self._points[first_sample : first_sample + samples, None], shift))
         elif self._sampling == "antithetic":
             half = (self._num_samples + 1) // 2
             for index in range(samples):
                 sample = first_sample + index
                 mirrored = sample >= half
-                native.normal(self._seed, 0, sample - half if mirrored else sample, first_row, out[index : index + 1])
+                self._draw(sample - half if mirrored else sample, first_row, out[index : index + 1])
                 if mirrored:
                     out[index].neg_()
         else:
-            native.normal(self._seed, 0, first_sample, first_row, out)
+            self._draw(first_sample, first_row, out)
+
+    def _draw(self, first_sample: int, first_row: int, out: Tensor) -> None:
+        native.normal(int(self._seed), 0, first_sample, first_row, out)
+
+    def _shift(self, out: Tensor, first_row: int) -> Tensor:
+        """[1, R, Z] in float64: by how much the Sobol points of each row are moved, as normals."""
+        shift = out.new_empty(1, *out.shape[1:], dtype=torch.float64)
+        native.normal(int(self._seed), SHIFT_STREAM, 0, first_row, shift)
+        return shift

@@ -1,8 +1,9 @@
-"""The Monte Carlo likelihood of a latent-conditioned MLP policy on a CPU.
+"""The Monte Carlo likelihood of a latent-conditioned MLP policy: torch's matrix products around elementwise kernels.
 
 Tiles of samples × rows go through the network, so memory does not grow with the number of samples. What does not
 depend on the sample, the context half of the first layer, is computed once a row. The backward pass draws the same
 noise again; it recomputes the hidden layers of a tile, unless the forward pass could keep them within a fixed budget.
+It is the CPU backend, and with its own kernels and tiles the CUDA backend where there are gradients.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,14 +57,18 @@ class Problem:
     biases: Sequence[Tensor]
     std: Tensor
     noise: Tensor | None
-    seed: int
+    seed: Tensor
     num_samples: int
     sampling: str
     kind: int
     parameter: float
+    kernels: Any = native
+    """The functions of `native`, for the tensors' device."""
+    noise_source: type[NoiseSource] = NoiseSource
+    tile_rows: int = TILE_ROWS
 
     def __post_init__(self) -> None:
-        self.source = NoiseSource(self.seed, self.num_samples, self.sampling, self.latent_mean)
+        self.source = self.noise_source(self.seed, self.num_samples, self.sampling, self.latent_mean)
         columns = self.context.shape[1]
         self.context_weight = self.weights[0][:, :columns]
         # Zero columns up to a full cache line: BLAS is up to 40 % slower on odd sizes.
@@ -73,15 +79,15 @@ class Problem:
     def tiles(self) -> Iterator[tuple[int, int, int, int]]:
         """(first sample, end, first row, end) of every tile; all samples of a row in one tile where they fit."""
         rows = self.action.shape[0]
-        samples = min(self.num_samples, TILE_ROWS)
-        step = max(1, TILE_ROWS // samples)
+        samples = min(self.num_samples, self.tile_rows)
+        step = max(1, self.tile_rows // samples)
         for row in range(0, rows, step):
             for sample in range(0, self.num_samples, samples):
                 yield sample, min(sample + samples, self.num_samples), row, min(row + step, rows)
 
     def buffer(self, width: int) -> Tensor:
         """Scratch for one value of a tile, [tile rows, width] at most."""
-        rows = min(TILE_ROWS, self.num_samples * self.action.shape[0])
+        rows = min(self.tile_rows, self.num_samples * self.action.shape[0])
         return self.action.new_empty(rows * width)
 
 
@@ -135,7 +141,7 @@ class Tile:
             torch.mm(below, weight.t(), out=out)
             shift = self.context_part[begin:end] if layer == 0 else p.biases[layer][None]
             if layer < len(self.outputs) - 1:
-                native.activation_forward(p.kind, p.parameter, out, shift, out)
+                p.kernels.activation_forward(p.kind, p.parameter, out, shift, out)
             else:
                 out.view(-1, *shift.shape).add_(shift)
             below = out
@@ -171,7 +177,7 @@ def forward(problem: Problem, save: bool) -> tuple[Tensor, Tensor]:
     for first, last, begin, end in problem.tiles():
         tile.run(first, last, begin, end)
         part = torch.empty_like(log_sum[begin:end])
-        native.mixture_forward(problem.action[begin:end], tile.means, _rows(problem.std, begin, end), part)
+        problem.kernels.mixture_forward(problem.action[begin:end], tile.means, _rows(problem.std, begin, end), part)
         if last - first == problem.num_samples:
             log_sum[begin:end] = part
         else:
@@ -214,7 +220,7 @@ def backward(problem: Problem, log_prob: Tensor, kept: Tensor, d_log_prob: Tenso
     for first, last, begin, end in p.tiles():
         tile.run(first, last, begin, end)
         # The gradient of the means takes the place of the means.
-        native.mixture_backward(
+        p.kernels.mixture_backward(
             p.action[begin:end],
             tile.means,
             _rows(p.std, begin, end),
@@ -231,14 +237,14 @@ def backward(problem: Problem, log_prob: Tensor, kept: Tensor, d_log_prob: Tenso
             d_biases[layer].add_(gradient.sum(0))
             d_below = d_buffers[layer - 1][: below.numel()].view_as(below)
             torch.mm(gradient, p.weights[layer], out=d_below)
-            native.activation_backward(p.kind, p.parameter, below, d_below, d_below)
+            p.kernels.activation_backward(p.kind, p.parameter, below, d_below, d_below)
             gradient = d_below
         d_latent_weight.addmm_(gradient.t(), tile.latent)
         d_context_part[begin:end] += gradient.view(last - first, end - begin, -1).sum(0)
         d_latent_padded = d_latent_buffer[: tile.latent.numel()].view_as(tile.latent)
         torch.mm(gradient, p.latent_weight, out=d_latent_padded)
         d_latent = d_latent_padded.view(last - first, end - begin, -1)
-        native.latent_backward(d_latent, tile.noise, d_latent_mean[begin:end], d_latent_std[begin:end])
+        p.kernels.latent_backward(d_latent, tile.noise, d_latent_mean[begin:end], d_latent_std[begin:end])
         if d_noise is not None:
             columns_of_z = d_latent[..., : p.latent_mean.shape[1]]
             torch.mul(columns_of_z, p.latent_std[begin:end], out=d_noise[first:last, begin:end])

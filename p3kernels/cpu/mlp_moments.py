@@ -1,4 +1,6 @@
-"""Moments through a whole MLP on a CPU.
+"""Moments through a whole MLP, layer by layer: torch's matrix products around elementwise kernels.
+
+It is the CPU backend, and with its own kernels and chunks the CUDA backend where there are gradients.
 
 Rows go through the network in chunks, so that activations and their gradients live in cache and in a few scratch
 buffers; only the pre-activation moments of hidden layers are kept for the backward pass. The biases are added by the
@@ -8,6 +10,7 @@ activation kernels, which saves a pass over each product.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,21 +52,26 @@ def forward(
     parameter: float,
     activate_last: bool,
     save: bool,
+    kernels: Any = native,
+    chunk_rows: int = CHUNK_ROWS,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output moments [B, O] and the flat buffer of pre-activation moments (empty unless `save`)."""
+    """Output moments [B, O] and the flat buffer of pre-activation moments (empty unless `save`).
+
+    `kernels` has the functions of `native`, `chunk_rows` is how many rows go through the network at once.
+    """
     rows = mean.shape[0]
     activated = [weight.shape[0] for weight in (weights if activate_last else weights[:-1])]
     saved = mean.new_empty(2 * rows * sum(activated) if save else 0)
     pre_activations = _saved_views(saved, rows, activated) if save else []
     out_mean = mean.new_empty(rows, weights[-1].shape[0])
     out_var = torch.empty_like(out_mean)
-    chunk = min(CHUNK_ROWS, rows)
+    chunk = min(chunk_rows, rows)
     widest = max(activated, default=0)
     scratch = [[mean.new_empty(chunk * widest) for _ in range(2)] for _ in range(2)]
     squares = _squares(weights, var.shape[1])
 
-    for begin in range(0, rows, CHUNK_ROWS):
-        end = min(begin + CHUNK_ROWS, rows)
+    for begin in range(0, rows, chunk_rows):
+        end = min(begin + chunk_rows, rows)
         chunk_mean, chunk_var = mean[begin:end], var[begin:end]
         for layer, (weight, square, bias) in enumerate(zip(weights, squares, biases, strict=True)):
             last = layer == len(weights) - 1
@@ -82,7 +90,7 @@ def forward(
             )
             torch.mm(chunk_mean, weight.t(), out=pre_mean)
             torch.mm(chunk_var, square.t(), out=pre_var)
-            native.moments_forward(kind, parameter, pre_mean, pre_var, bias, to_mean, to_var)
+            kernels.moments_forward(kind, parameter, pre_mean, pre_var, bias, to_mean, to_var)
             chunk_mean, chunk_var = to_mean, to_var
     return out_mean, out_var, saved
 
@@ -100,6 +108,8 @@ def backward(
     activate_last: bool,
     need_inputs: tuple[bool, bool],
     need_parameters: bool,
+    kernels: Any = native,
+    chunk_rows: int = CHUNK_ROWS,
 ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
     """d_mean, d_var, d_weights, d_biases; inputs not needed come back as empty tensors, parameters as empty lists."""
     rows = mean.shape[0]
@@ -113,13 +123,13 @@ def backward(
     d_squares = [_parameter_gradient(square, layer) for layer, square in enumerate(squares)] if need_parameters else []
     d_biases = [torch.zeros_like(bias) for bias in biases] if need_parameters else []
 
-    chunk = min(CHUNK_ROWS, rows)
+    chunk = min(chunk_rows, rows)
     widest = max(activated, default=0)
     # Three pairs: gradients of this layer and of the one below, and the activations in between.
     scratch = [[mean.new_empty(chunk * widest) for _ in range(2)] for _ in range(3)]
 
-    for begin in range(0, rows, CHUNK_ROWS):
-        end = min(begin + CHUNK_ROWS, rows)
+    for begin in range(0, rows, chunk_rows):
+        end = min(begin + chunk_rows, rows)
 
         def pair(index: int, width: int, count: int = end - begin) -> tuple[Tensor, Tensor]:
             first, second = (buffer[: count * width].view(count, width) for buffer in scratch[index])
@@ -129,7 +139,7 @@ def backward(
         if activate_last:
             pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[-1])
             to_mean, to_var = pair(layers % 2, activated[-1])
-            native.moments_backward(kind, parameter, pre_mean, pre_var, biases[-1], g_mean, g_var, to_mean, to_var)
+            kernels.moments_backward(kind, parameter, pre_mean, pre_var, biases[-1], g_mean, g_var, to_mean, to_var)
             g_mean, g_var = to_mean, to_var
         for layer in reversed(range(layers)):
             if layer > 0:
@@ -139,7 +149,7 @@ def backward(
                 torch.mm(g_mean, weights[layer], out=below_mean)
                 torch.mm(g_var, squares[layer], out=below_var)
                 pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[layer - 1])
-                native.moments_backward(
+                kernels.moments_backward(
                     kind,
                     parameter,
                     pre_mean,

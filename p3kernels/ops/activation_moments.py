@@ -11,6 +11,7 @@ from torch import Tensor
 
 from p3kernels import checks
 from p3kernels.cpu import native
+from p3kernels.cuda import native as cuda_native
 
 
 def result_dtype(tensor: Tensor) -> torch.dtype:
@@ -79,26 +80,31 @@ def define_operators(
     return operator
 
 
-def _cpu_forward(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Tensor, Tensor]:
-    mean, var = mean.contiguous(), var.contiguous()
-    out_mean, out_var = torch.empty_like(mean), torch.empty_like(mean)
-    native.moments_forward(kind, parameter, mean, var, None, out_mean, out_var)
-    return out_mean, out_var
+def _launchers(kernels: Any) -> tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor]]]:
+    """Forward and backward by the functions of a `native` module, the CPU's or the GPU's."""
 
+    def forward(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Tensor, Tensor]:
+        mean, var = mean.contiguous(), var.contiguous()
+        out_mean = torch.empty_like(mean, dtype=result_dtype(mean))
+        out_var = torch.empty_like(out_mean)
+        kernels.moments_forward(kind, parameter, mean, var, None, out_mean, out_var)
+        return out_mean, out_var
 
-def _cpu_backward(
-    d_out_mean: Tensor, d_out_var: Tensor, mean: Tensor, var: Tensor, kind: int, parameter: float
-) -> tuple[Tensor, Tensor]:
-    mean, var = mean.contiguous(), var.contiguous()
-    d_mean, d_var = torch.empty_like(mean), torch.empty_like(mean)
-    native.moments_backward(
-        kind, parameter, mean, var, None, d_out_mean.contiguous(), d_out_var.contiguous(), d_mean, d_var
-    )
-    return d_mean, d_var
+    def backward(
+        d_out_mean: Tensor, d_out_var: Tensor, mean: Tensor, var: Tensor, kind: int, parameter: float
+    ) -> tuple[Tensor, Tensor]:
+        mean, var = mean.contiguous(), var.contiguous()
+        d_mean, d_var = torch.empty_like(mean), torch.empty_like(var)
+        incoming = (d_out_mean.contiguous(), d_out_var.contiguous())
+        kernels.moments_backward(kind, parameter, mean, var, None, *incoming, d_mean, d_var)
+        return d_mean, d_var
+
+    return forward, backward
 
 
 _OPERATORS = {
-    "cpu": define_operators("cpu", "cpu", _cpu_forward, _cpu_backward),
+    "cpu": define_operators("cpu", "cpu", *_launchers(native)),
+    "cuda": define_operators("cuda", None, *_launchers(cuda_native)),
     "triton": define_operators(
         "triton",
         None,

@@ -17,7 +17,7 @@ def elu_moments(mean: Tensor, var: Tensor, alpha: float = 1.0, *, backend: str |
     With y = max(x, 0) and u = 1 − e^min(x, 0): E = E[y] − α E[u], Var = Var[y] + α² Var[u] + 2 α E[y] E[u].
 
     Args:
-        mean: Any shape, float32 or float64 (triton: float32 or bfloat16, computed in float32).
+        mean: Any shape, float32 or float64 (triton, cuda: float32 or bfloat16, computed in float32).
         var: The same shape, ≥ 0. 0 is the deterministic limit: mean ELU(mean), variance 0, finite gradients (at a
             kink that the mean sits on exactly, the mean of both sides). A
             negative or NaN variance gives NaN (with P3_CHECK_VALUES=1 an error).

@@ -19,7 +19,7 @@ def leaky_relu_moments(
     With y = max(x, 0) and n = max(−x, 0): E = E[y] − λ E[n], Var = Var[y] + λ² Var[n] + 2 λ E[y] E[n].
 
     Args:
-        mean: Any shape, float32 or float64 (triton: float32 or bfloat16, computed in float32).
+        mean: Any shape, float32 or float64 (triton, cuda: float32 or bfloat16, computed in float32).
         var: The same shape, ≥ 0; 0 is the deterministic limit, negative or NaN gives NaN.
         negative_slope: λ ≥ 0.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".

@@ -25,7 +25,7 @@ def linear_elu_moments(
     """Mean and variance of ELU(W x + b) for independent x ~ N(mean, var), keeping only the pre-activation moments.
 
     Args:
-        mean: [B, I], float32 or float64 (triton: float32 or bfloat16, computed in float32).
+        mean: [B, I], float32 or float64 (triton, cuda: float32 or bfloat16, computed in float32).
         var: [B, J], J ≤ I: the last J inputs are stochastic, the first I − J are not.
         weight: [O, I].
         bias: [O] or None.

@@ -29,7 +29,7 @@ def linear_moments(
     Two matrix products, which torch does as well as can be on every device: all backends are the same code here.
 
     Args:
-        mean: [B, I], float32 or float64 (triton: float32 or bfloat16, computed in float32).
+        mean: [B, I], float32 or float64 (triton, cuda: float32 or bfloat16, computed in float32).
         var: [B, J], J ≤ I: the last J inputs are stochastic, the first I − J are not.
         weight: [O, I].
         bias: [O] or None.
@@ -41,7 +41,7 @@ def linear_moments(
     chosen = choose_backend(backend, mean)
     check_linear(mean, var, chosen)
     checks.check_layer(("weight", "bias"), mean.shape[1], "mean", mean, weight, bias, chosen)
-    if chosen == "triton":
+    if chosen in checks.ON_DEVICE:
         mean, var, weight = mean.float(), var.float(), weight.float()
         bias = None if bias is None else bias.float()
     return reference.linear_moments(mean, var, weight, bias)

@@ -12,6 +12,7 @@ from torch.library import CustomOpDef
 from p3kernels import checks, reference
 from p3kernels.backends import choose_backend
 from p3kernels.cpu import native
+from p3kernels.cuda import native as cuda_native
 
 
 @torch.library.custom_op("p3kernels::mixture_log_prob_cpu", mutates_args=(), device_types="cpu")
@@ -53,6 +54,30 @@ def mixture_log_prob_backward_triton(
     return kernel.backward(d_log_prob, log_prob, action, means, std)
 
 
+@torch.library.custom_op("p3kernels::mixture_log_prob_cuda", mutates_args=())
+def mixture_log_prob_cuda(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
+    """[B, A], [N, B, A], [A] | [B, A] → [B], float32."""
+    log_prob = torch.empty(action.shape[0], dtype=torch.float32, device=action.device)
+    offset = math.log(means.shape[0])
+    cuda_native.mixture_forward(action.contiguous(), means.contiguous(), std.contiguous(), log_prob, offset)
+    return log_prob
+
+
+@torch.library.custom_op("p3kernels::mixture_log_prob_backward_cuda", mutates_args=())
+def mixture_log_prob_backward_cuda(
+    d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """d_action [B, A], d_means [N, B, A], d_std of the shape of std, each in its input's dtype."""
+    action, means, std = action.contiguous(), means.contiguous(), std.contiguous()
+    d_action = torch.empty(action.shape, dtype=torch.float32, device=action.device)
+    d_std, d_means = torch.empty_like(d_action), torch.empty_like(means)
+    offset = math.log(means.shape[0])
+    incoming = (log_prob, d_log_prob.contiguous())
+    cuda_native.mixture_backward(action, means, std, *incoming, d_means, d_action, d_std, offset, add=False)
+    d_std = d_std if std.dim() == 2 else d_std.sum(0)
+    return d_action.to(action.dtype), d_means, d_std.to(std.dtype)
+
+
 def _fake(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
     return action.new_empty(action.shape[0], dtype=torch.promote_types(action.dtype, torch.float32))
 
@@ -81,6 +106,7 @@ def _register(forward: CustomOpDef, backward: CustomOpDef) -> None:
 
 _register(mixture_log_prob_cpu, mixture_log_prob_backward_cpu)
 _register(mixture_log_prob_triton, mixture_log_prob_backward_triton)
+_register(mixture_log_prob_cuda, mixture_log_prob_backward_cuda)
 
 
 def check_action(action: Tensor, std: Tensor, backend: str = "reference") -> None:
@@ -105,7 +131,7 @@ def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str
     A row in which every sample's likelihood is 0 gives −inf, with gradient 0.
 
     Args:
-        action: [B, A], float32 or float64; on the Triton backend float32 or bfloat16, the others alike.
+        action: [B, A], float32 or float64; on the backends for GPUs float32 or bfloat16, also mixed.
         means: [N, B, A], N ≥ 1.
         std: [A] or [B, A], > 0.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
@@ -122,6 +148,5 @@ def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str
     checks.check_shape("means", means, (means.shape[0], *action.shape))
     if chosen == "reference":
         return reference.mixture_log_prob(action, means, std)
-    if chosen == "triton":
-        return torch.ops.p3kernels.mixture_log_prob_triton(action, means, std)
-    return torch.ops.p3kernels.mixture_log_prob_cpu(action, means, std)
+    operators = {"cpu": mixture_log_prob_cpu, "triton": mixture_log_prob_triton, "cuda": mixture_log_prob_cuda}
+    return operators[chosen](action, means, std)

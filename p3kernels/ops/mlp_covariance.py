@@ -161,9 +161,11 @@ def mlp_covariance(
         Mean [B, A] and covariance [B, A, A], differentiable once in every tensor but `directions`.
     """
     chosen = choose_backend(backend, mean)
-    if chosen == "triton":
+    if chosen in checks.ON_DEVICE:
         if backend is not None:
-            raise RuntimeError("backend='triton' cannot run: mlp_covariance has no Triton kernels; use 'reference'")
+            raise RuntimeError(
+                f"backend={chosen!r} cannot run: mlp_covariance has no kernels for GPUs; use 'reference'"
+            )
         chosen = "reference"
     check_linear(mean, var, chosen)
     checks.check_layers(mean.shape[1], "mean", mean, weights, biases, chosen)

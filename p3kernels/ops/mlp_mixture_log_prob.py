@@ -11,9 +11,11 @@ from torch import Tensor
 
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
-from p3kernels.backends import choose_backend
+from p3kernels.backends import choose_backend, in_one_launch
 from p3kernels.cpu import mlp_mixture_log_prob as cpu
+from p3kernels.cuda import mlp_mixture_log_prob as cuda
 from p3kernels.ops.mixture_log_prob import check_action
+from p3kernels.ops.mlp_moments import wants_gradient
 from p3kernels.reference.latent_noise import (
     SAMPLING,
     SHIFT_STREAM,
@@ -68,7 +70,7 @@ def _cpu_problem(a: Arguments) -> cpu.Problem:
         [bias.contiguous() for bias in a.biases],
         a.std.contiguous(),
         a.noise,
-        int(a.seed),
+        a.seed,
         *a[9:],
     )
 
@@ -137,6 +139,15 @@ def _triton_backward(
     from triton_kernels import mlp_mixture_log_prob as kernel  # noqa: PLC0415
 
     return kernel.backward(_triton_problem(a, precision), log_prob, d_log_prob, need_noise)
+
+
+def _cuda_forward(a: Arguments, save: bool) -> tuple[Tensor, Tensor]:
+    log_prob = cuda.forward(a)
+    return log_prob, torch.empty_like(log_prob[:0])
+
+
+def _cuda_backward(a: Arguments, log_prob: Tensor, kept: Tensor, d_log_prob: Tensor, need_noise: bool) -> Gradients:
+    return cuda.backward(a, log_prob, d_log_prob, need_noise)
 
 
 def _register(
@@ -217,6 +228,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 _register("cpu", _cpu_forward, _cpu_backward, _cpu_kept)
+_register("cuda", _cuda_forward, _cuda_backward, lambda a: 0)
 _register("triton", _triton_forward, _triton_backward, lambda a: 0, options=", str precision")
 
 
@@ -283,7 +295,7 @@ def mlp_mixture_log_prob(
     again from the seed. The part of the first layer that sees the context is computed once a row.
 
     Args:
-        action: [B, A], float32 or float64; on the Triton backend float32 or bfloat16, the others alike.
+        action: [B, A], float32 or float64; on the backends for GPUs float32 or bfloat16, also mixed.
         context: [B, C], the actor's deterministic inputs; they come first.
         latent_mean: [B, Z].
         latent_std: [B, Z], ≥ 0.
@@ -291,9 +303,9 @@ def mlp_mixture_log_prob(
         biases: One [O] or None a layer.
         std: [A] or [B, A], > 0: the exploration noise.
         num_samples: N ≥ 1.
-        seed: Makes the draw repeatable: a Python integer or an int64 tensor of one element, on the CPU; on the Triton
-            backend also on the device ("sobol" apart), where a captured CUDA graph reads it anew at every replay. None
-            takes one from torch's generator.
+        seed: Makes the draw repeatable: a Python integer or an int64 tensor of one element, on the CPU; on the
+            backends for GPUs also on the device ("sobol" apart), where a captured CUDA graph reads it anew at every
+            replay. None takes one from torch's generator.
         noise: [N, B, Z] to use instead of a draw; then `seed` and `sampling` have no effect.
         sampling: "iid", "antithetic" (second half mirrors the first) or "sobol" (randomised quasi-Monte Carlo).
         activation: "elu", "relu" or "leaky_relu", between layers.
@@ -309,7 +321,7 @@ def mlp_mixture_log_prob(
     precision = checks.dot_precision(precision, chosen)
     _check(action, context, latent_mean, latent_std, weights, biases, std, num_samples, noise, sampling, chosen)
     kind, parameter = resolve_activation(activation, activation_parameter)
-    on_device = chosen == "triton" and sampling != "sobol"
+    on_device = chosen in checks.ON_DEVICE and sampling != "sobol"
     seed_tensor = _seed_tensor(seed, noise, action.device if on_device else torch.device("cpu"))
     if chosen == "reference":
         if noise is None:
@@ -323,7 +335,7 @@ def mlp_mixture_log_prob(
         for weight, bias in zip(weights, biases, strict=True)
     ]
     tensors = (action, context, latent_mean, latent_std, std, noise, *weights, *present)
-    save = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    save = wants_gradient(*tensors)
     arguments = Arguments(
         action,
         context,
@@ -339,8 +351,11 @@ def mlp_mixture_log_prob(
         kind,
         parameter,
     )
+    chosen = in_one_launch(chosen, backend, lambda: precision == "ieee" and not save and cuda.in_one_launch(arguments))
     if chosen == "triton":
         return torch.ops.p3kernels.mlp_mixture_log_prob_triton(*arguments, save, precision)[0]
+    if chosen == "cuda":
+        return torch.ops.p3kernels.mlp_mixture_log_prob_cuda(*arguments, save)[0]
     return torch.ops.p3kernels.mlp_mixture_log_prob_cpu(*arguments, save)[0]
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
-from p3kernels.backends import choose_backend
+from p3kernels.backends import choose_backend, in_one_launch
 from p3kernels.cpu import mlp_moments as cpu_kernel
+from p3kernels.cuda import mlp_moments as cuda_kernel
 from p3kernels.ops.activation_moments import result_dtype, triton_launcher
 from p3kernels.ops.linear_moments import check_linear
 
@@ -176,10 +177,16 @@ def _cpu_backward(
 
 _OPERATORS = {
     "cpu": define_operators("cpu", "cpu", _cpu_forward, _cpu_backward),
+    "cuda": define_operators("cuda", None, cuda_kernel.forward, cuda_kernel.backward),
     "triton": define_operators(
         "triton", None, triton_launcher("mlp_moments", "forward"), triton_launcher("mlp_moments", "backward")
     ),
 }
+
+
+def wants_gradient(*tensors: Tensor | None) -> bool:
+    """Whether a gradient of any of these can be asked for."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def run_mlp_moments(
@@ -194,13 +201,13 @@ def run_mlp_moments(
     precision: str,
 ) -> tuple[Tensor, Tensor]:
     """The operator of a backend on checked arguments, saving for backward only where a gradient can be asked for."""
-    # The Triton kernels take a bias of no elements for none; filling zeros would be a launch a layer.
+    # The kernels for GPUs take a bias of no elements for none; filling zeros would be a launch a layer.
+    absent = 0 if backend in checks.ON_DEVICE else 1
     present = [
-        (weight.new_empty(0) if backend == "triton" else weight.new_zeros(weight.shape[0])) if bias is None else bias
+        weight.new_zeros(absent * weight.shape[0]) if bias is None else bias
         for weight, bias in zip(weights, biases, strict=True)
     ]
-    differentiable = (mean, var, *weights, *present)
-    save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in differentiable)
+    save = wants_gradient(mean, var, *weights, *present)
     out_mean, out_var, _ = _OPERATORS[backend](
         mean, var, list(weights), present, kind, float(parameter), activate_last, save, precision
     )
@@ -224,7 +231,7 @@ def mlp_moments(
     Between layers the units are taken as independent Gaussians with the moments computed so far (moment matching).
 
     Args:
-        mean: [B, I], float32 or float64 (triton: float32 or bfloat16, computed in float32).
+        mean: [B, I], float32 or float64 (triton, cuda: float32 or bfloat16, computed in float32).
         var: [B, J], J ≤ I: the last J inputs are stochastic, the first I − J are not.
         weights: One [O, I] a layer.
         biases: One [O] or None a layer.
@@ -244,4 +251,10 @@ def mlp_moments(
     dots = checks.dot_precision(precision, chosen)
     if chosen == "reference":
         return reference.mlp_moments(mean, var, weights, biases, activation, activation_parameter)
+
+    def one_launch() -> bool:
+        exact = dots == "ieee" and not wants_gradient(mean, var, *weights, *biases)
+        return exact and cuda_kernel.in_one_launch(mean, weights)
+
+    chosen = in_one_launch(chosen, backend, one_launch)
     return run_mlp_moments(chosen, mean, var, weights, biases, kind, parameter, False, dots)

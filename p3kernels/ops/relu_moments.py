@@ -11,7 +11,7 @@ def relu_moments(mean: Tensor, var: Tensor, *, backend: str | None = None) -> tu
     """Mean and variance of ReLU(x), x ~ N(mean, var): `leaky_relu_moments` with slope 0.
 
     Args:
-        mean: Any shape, float32 or float64 (triton: float32 or bfloat16, computed in float32).
+        mean: Any shape, float32 or float64 (triton, cuda: float32 or bfloat16, computed in float32).
         var: The same shape, ≥ 0; 0 is the deterministic limit, negative or NaN gives NaN.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 

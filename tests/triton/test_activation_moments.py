@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from accuracy import assert_accurate, moments_and_gradients, points, scales
-from battery import Inputs
-from triton_battery import TritonBattery
+from device_cases import EluMomentsCases, LeakyReluMomentsCases
 
 import p3kernels
 from p3kernels import reference
-from p3kernels.activations import ELU, LEAKY_RELU
 
 ACTIVATIONS = {
     "elu": (p3kernels.elu_moments, reference.elu_moments, torch.nn.functional.elu, (0.5, 1.0, 2.0)),
@@ -32,40 +30,12 @@ def with_parameter(name: str, parameter: float) -> Any:
     return lambda mean, var: op(mean, var, parameter, backend="triton")
 
 
-class ActivationBattery(TritonBattery):
-    kind: ClassVar[int]
-    sizes: ClassVar = {"one": (1,), "odd": (3, 5), "prime": (7, 11, 13), "empty": (0, 4), "large": (3, 1001)}
-    # As for the other backends: tests/activation_battery.py.
-    rounding = 16
-
-    def make_inputs(self, size, dtype) -> Inputs:
-        generator = torch.Generator().manual_seed(3)
-        mean = 2 * torch.randn(size, generator=generator, dtype=torch.float64)
-        var = 0.01 + 3 * torch.rand(size, generator=generator, dtype=torch.float64) ** 2
-        return {"mean": mean.to(dtype), "var": var.to(dtype)}
-
-    def operator_calls(self, inputs):
-        mean, var = inputs["mean"], inputs["var"]
-        gradients = (mean.detach() + 1, var.detach() - 1)
-        ops = torch.ops.p3kernels
-        return [
-            (ops.activation_moments_triton, (mean, var, self.kind, 0.3)),
-            (ops.activation_moments_backward_triton, (*gradients, mean.detach(), var.detach(), self.kind, 0.3)),
-        ]
+class TestEluMoments(EluMomentsCases):
+    pass
 
 
-class TestEluMoments(ActivationBattery):
-    op = p3kernels.elu_moments
-    reference = reference.elu_moments
-    options: ClassVar = {"alpha": 1.3}
-    kind = ELU
-
-
-class TestLeakyReluMoments(ActivationBattery):
-    op = p3kernels.leaky_relu_moments
-    reference = reference.leaky_relu_moments
-    options: ClassVar = {"negative_slope": 0.2}
-    kind = LEAKY_RELU
+class TestLeakyReluMoments(LeakyReluMomentsCases):
+    pass
 
 
 def test_relu_is_leaky_relu_with_slope_zero():

@@ -1,52 +1,15 @@
 from __future__ import annotations
 
-from typing import ClassVar
-
-import layered
 import pytest
 import torch
-from triton_battery import TritonBattery
+from device_cases import LinearEluMomentsCases
 
 import p3kernels
-from p3kernels import reference
-from p3kernels.activations import ELU
 from triton_kernels import launch
 
 
-class TestLinearEluMoments(TritonBattery):
-    op = p3kernels.linear_elu_moments
-    reference = reference.linear_elu_moments
-    sizes: ClassVar = {
-        "one": (1, 1, 1, 1),
-        "odd": (3, 5, 3, 7),
-        "prime": (31, 13, 11, 17),
-        "empty": (0, 5, 3, 7),
-        "large": (70, 35, 19, 66),  # above every block, with a rest
-    }
-    options: ClassVar = {"alpha": 1.3}
-    # As for the other backends: tests/ops/test_linear_elu_moments.py.
-    rounding = 64
-
-    def make_inputs(self, size, dtype):
-        rows, inputs, stochastic, outputs = size
-        generator = torch.Generator().manual_seed(1)
-        named = layered.moments(generator, rows, inputs, stochastic)
-        network = layered.layers(generator, (inputs, outputs))
-        return layered.cast({**named, "weight": network["weights.0"], "bias": network["biases.0"]}, dtype)
-
-    def operator_calls(self, inputs):
-        arguments = [inputs["mean"], inputs["var"], [inputs["weight"]], [inputs["bias"]], ELU, 1.3, True, True, "ieee"]
-        ops = torch.ops.p3kernels
-        with torch.no_grad():
-            out_mean, out_var, saved = ops.mlp_moments_triton(*arguments)
-        fixed = [inputs["mean"].detach(), inputs["var"].detach()]
-        layer = [[inputs["weight"].detach()], [inputs["bias"].detach()]]
-        backward = (out_mean, out_var, *fixed, *layer, saved, ELU, 1.3, True)
-        return [
-            (ops.mlp_moments_triton, tuple(arguments)),
-            (ops.mlp_moments_backward_triton, (*backward, True, True, True, "tf32")),
-            (ops.mlp_moments_backward_triton, (*backward, False, True, False, "ieee")),
-        ]
+class TestLinearEluMoments(LinearEluMomentsCases):
+    pass
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -1,56 +1,23 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import pytest
 import torch
+from device_battery import launches  # noqa: F401  # a fixture
+from device_cases import MixtureLogProbCases
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
-from triton_battery import TritonBattery, launches  # noqa: F401  # a fixture
 
 import p3kernels
-from p3kernels import reference
 from triton_kernels import mixture_log_prob as kernel
 from triton_kernels.record import recording
 
 
-class TestMixtureLogProb(TritonBattery):
-    op = p3kernels.mixture_log_prob
-    reference = reference.mixture_log_prob
-    row_std = False
-    sizes: ClassVar = {
-        "one": (1, 1, 1),
-        "odd": (7, 3, 5),
-        "prime": (13, 31, 29),
-        "empty": (7, 0, 5),
-        "large": (3, 523, 7),  # several blocks of rows, with a rest
-    }
-    # As for the other backends: tests/ops/test_mixture_log_prob.py.
-    rounding = 64
-    test_gradient_through_one_output_alone = None  # there is one
-
-    def make_inputs(self, size, dtype):
-        samples, rows, actions = size
-        generator = torch.Generator().manual_seed(2)
-        std = torch.rand((rows, actions) if self.row_std else (actions,), generator=generator)
-        tensors = {
-            "action": torch.randn(rows, actions, generator=generator),
-            "means": 0.7 * torch.randn(samples, rows, actions, generator=generator),
-            "std": 0.3 + std,
-        }
-        return {name: tensor.to(dtype) for name, tensor in tensors.items()}
-
-    def operator_calls(self, inputs):
-        fixed = [tensor.detach() for tensor in inputs.values()]
-        ops = torch.ops.p3kernels
-        log_prob = ops.mixture_log_prob_triton(*fixed)
-        return [
-            (ops.mixture_log_prob_triton, tuple(inputs.values())),
-            (ops.mixture_log_prob_backward_triton, (torch.ones_like(log_prob), log_prob, *fixed)),
-        ]
+class TestMixtureLogProb(MixtureLogProbCases):
+    pass
 
 
-class TestMixtureLogProbRowStd(TestMixtureLogProb):
+class TestMixtureLogProbRowStd(MixtureLogProbCases):
     """std [B, A]."""
 
     row_std = True

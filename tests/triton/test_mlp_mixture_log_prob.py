@@ -9,8 +9,9 @@ import layered
 import pytest
 import torch
 from battery import as_tuple, grouped, run, transposed
+from device_battery import launches  # noqa: F401  # a fixture
+from device_cases import MlpMixtureLogProbCases
 from memory import peak_bytes
-from triton_battery import TritonBattery, launches  # noqa: F401  # a fixture
 
 import p3kernels
 from p3kernels import reference
@@ -22,43 +23,8 @@ from triton_kernels.launch import needs_int64
 from triton_kernels.record import recording
 
 
-class TestMlpMixtureLogProb(TritonBattery):
-    op = p3kernels.mlp_mixture_log_prob
-    reference = reference.mlp_mixture_log_prob
-    sizes: ClassVar = {  # N, B, C, Z, widths
-        "one": (1, 1, 1, 1, 1, 1, 1),
-        "odd": (7, 3, 3, 2, 7, 5, 5),
-        "prime": (5, 31, 13, 11, 17, 7, 3),
-        "empty": (7, 0, 3, 2, 7, 5, 5),
-        "large": (2, 70, 21, 69, 131, 67, 3),  # above every block, with a rest
-    }
-    # As for the other backends: tests/ops/test_mlp_mixture_log_prob.py.
-    rounding = 256
-    test_gradient_through_one_output_alone = None  # there is one
-
-    def make_inputs(self, size, dtype):
-        return layered.policy(size, dtype)
-
-    def arguments(self, inputs):
-        return {**grouped(inputs), "num_samples": inputs["noise"].shape[0], **self.options}
-
-    def twin(self, inputs):
-        return as_tuple(reference.mlp_mixture_log_prob(**grouped(inputs), **self.options))
-
-    def operator_calls(self, inputs):
-        named = grouped(inputs)
-        fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
-        options = (torch.tensor([3]), inputs["noise"].shape[0], "iid", ELU, 1.0)
-        ops = torch.ops.p3kernels
-        log_prob, kept = ops.mlp_mixture_log_prob_triton(*fixed.values(), *options, True, "ieee")
-        drawn = {**fixed, "noise": None}
-        backward = (torch.ones_like(log_prob), log_prob, kept)
-        return [
-            (ops.mlp_mixture_log_prob_triton, (*named.values(), *options, True, "ieee")),
-            (ops.mlp_mixture_log_prob_triton, (*drawn.values(), *options, False, "ieee")),
-            (ops.mlp_mixture_log_prob_backward_triton, (*backward, *fixed.values(), *options, True, "ieee")),
-            (ops.mlp_mixture_log_prob_backward_triton, (*backward, *drawn.values(), *options, False, "ieee")),
-        ]
+class TestMlpMixtureLogProb(MlpMixtureLogProbCases):
+    operator_options: ClassVar = ("ieee",)
 
     @pytest.mark.parametrize(("activation", "parameter"), [("elu", 0.5), ("relu", None), ("leaky_relu", 0.2)])
     def test_other_activations(self, activation, parameter):

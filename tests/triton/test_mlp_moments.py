@@ -2,55 +2,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import layered
 import pytest
 import torch
 from battery import grouped, run
+from device_battery import launches  # noqa: F401  # a fixture
+from device_cases import MlpMomentsCases
 from torch.utils._python_dispatch import TorchDispatchMode
-from triton_battery import TritonBattery, launches  # noqa: F401  # a fixture
 
 import p3kernels
-from p3kernels import reference
 from p3kernels.activations import ELU
 from triton_kernels import launch, mlp_moments
 from triton_kernels.linear_weight_gradients import split_count
 
 
-class TestMlpMoments(TritonBattery):
-    op = p3kernels.mlp_moments
-    reference = reference.mlp_moments
-    sizes: ClassVar = {
-        "one": (1, 1, 1, 1, 1),
-        "odd": (3, 5, 3, 7, 5, 3),
-        "prime": (31, 13, 11, 17, 5, 7),
-        "empty": (0, 5, 3, 7, 5, 3),
-        "large": (70, 35, 19, 66, 3),  # above every block, with a rest; the batch in several parts
-    }
-    options: ClassVar = {"activation": "elu", "activation_parameter": 1.3}
-    # As for the other backends: tests/ops/test_mlp_moments.py.
-    rounding = 128
-
-    def make_inputs(self, size, dtype):
-        rows, inputs, stochastic, *widths = size
-        generator = torch.Generator().manual_seed(2)
-        named = layered.moments(generator, rows, inputs, stochastic)
-        return layered.cast({**named, **layered.layers(generator, (inputs, *widths))}, dtype)
-
-    def operator_calls(self, inputs):
-        named = grouped(inputs)
-        fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
-        ops = torch.ops.p3kernels
-        out_mean, out_var, saved = ops.mlp_moments_triton(*fixed.values(), ELU, 1.3, False, True, "ieee")
-        backward = (out_mean, out_var, *fixed.values(), saved, ELU, 1.3, False)
-        return [
-            (ops.mlp_moments_triton, (*named.values(), ELU, 1.3, False, True, "ieee")),
-            (ops.mlp_moments_triton, (*fixed.values(), ELU, 1.3, False, False, "tf32")),
-            (ops.mlp_moments_backward_triton, (*backward, True, True, True, "ieee")),
-            (ops.mlp_moments_backward_triton, (*backward, True, False, False, "ieee")),
-        ]
-
+class TestMlpMoments(MlpMomentsCases):
     @pytest.mark.parametrize(("activation", "parameter"), [("relu", None), ("leaky_relu", 0.2)])
     def test_other_activations(self, activation, parameter):
         self.options = {"activation": activation, "activation_parameter": parameter}

@@ -1,4 +1,7 @@
-"""The checks that every moment op inherits on the triton backend, in the interpreter; truth as in tests/battery.py."""
+"""The checks that every op inherits on a backend for GPUs, executed on a CPU; truth as in tests/battery.py.
+
+Triton kernels run in the interpreter, CUDA kernels through the shim.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ def one_element(tensor: Tensor) -> Tensor:
     return tensor.view(-1)[:1].expand(tensor.shape)
 
 
-class TritonBattery:
+class DeviceBattery:
     """Inherit, fill in what is declared here, and the op is tested."""
 
+    backend: ClassVar[str] = "triton"
     op: ClassVar[Callable[..., Any]]
     reference: ClassVar[Callable[..., Any]]
     sizes: ClassVar[dict[str, tuple[int, ...]]]
@@ -29,6 +33,9 @@ class TritonBattery:
     options: ClassVar[dict[str, Any]] = {}
     rounding: ClassVar[float]
     """Allowed on top of twice the error of plain torch, in eps of the largest value."""
+
+    layout_invariant: ClassVar[bool] = True
+    """Whether results are bitwise the same for every layout of the inputs; torch's products may round differently."""
 
     # The comparisons are the other backends' own.
     arguments = OpBattery.arguments
@@ -43,8 +50,13 @@ class TritonBattery:
         """The torch.library operators behind the backend, with arguments."""
         raise NotImplementedError
 
+    def operators(self, name: str) -> tuple[Any, Any]:
+        """An operator of the backend, and its backward."""
+        ops = torch.ops.p3kernels
+        return getattr(ops, f"{name}_{self.backend}"), getattr(ops, f"{name}_backward_{self.backend}")
+
     def call(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        return as_tuple(type(self).op(**self.arguments(inputs), backend="triton"))
+        return as_tuple(type(self).op(**self.arguments(inputs), backend=self.backend))
 
     def assert_true_to_reference(self, inputs: Inputs, size: str) -> None:
         """Outputs and gradients against the twin in float64 on the same numbers; gradients in each input's dtype."""
@@ -79,7 +91,9 @@ class TritonBattery:
         inputs = self.make_inputs(self.sizes["odd"], torch.float32)
         for name in inputs:
             changed = {other: tensor.to(dtype) if other == name else tensor for other, tensor in inputs.items()}
-            with pytest.raises(TypeError, match=r": the triton backend expects float32 or bfloat16, got float"):
+            with pytest.raises(
+                TypeError, match=rf": the {self.backend} backend expects float32 or bfloat16, got float"
+            ):
                 self.call(changed)
 
     def test_gradient_through_one_output_alone(self):
@@ -98,7 +112,7 @@ class TritonBattery:
         inputs = self.make_inputs(self.sizes["prime"], torch.float32)
         views = {name: layout(tensor) for name, tensor in inputs.items()}
         assert not all(view.is_contiguous() for view in views.values())
-        self.assert_same(run(self.call, views), run(self.call, inputs), bitwise=True)
+        self.assert_same(run(self.call, views), run(self.call, inputs), bitwise=self.layout_invariant)
 
     def test_expanded_inputs(self):
         inputs = self.make_inputs(self.sizes["prime"], torch.float32)
@@ -110,7 +124,7 @@ class TritonBattery:
         def cloned(leaves: Inputs) -> tuple[Tensor, ...]:
             return self.call({name: leaf.expand_as(inputs[name]).clone() for name, leaf in leaves.items()})
 
-        self.assert_same(run(expanded, rows), run(cloned, rows), bitwise=True)
+        self.assert_same(run(expanded, rows), run(cloned, rows), bitwise=self.layout_invariant)
 
     @pytest.mark.parametrize("layout", [transposed, sliced, one_element])
     def test_layout_of_incoming_gradients(self, layout):
