@@ -50,7 +50,8 @@ def load_cuda() -> tuple[ModuleType | None, str]:
         return None, reason
     kernels = getattr(extension, "cuda", None)
     if kernels is None:
-        return None, f"no CUDA kernels: {extension.without_cuda}"
+        why = getattr(extension, "without_cuda", "the native extension is of an older version; build it again")
+        return None, f"no CUDA kernels: {why}"
     return kernels, "available"
 
 
