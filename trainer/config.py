@@ -81,7 +81,7 @@ class TrainConfig:
     preset: Literal["cpu", "paper"] = "cpu"
     """cpu: sizes for a few cores and an hour; paper: 4096 environments, 8000 iterations, its entropy bonus."""
     num_envs: int | None = None
-    """Parallel environments; 256 in the cpu preset."""
+    """Parallel environments, of all processes together; 256 in the cpu preset."""
     iterations: int | None = None
     """Train up to this iteration, counted from the run's beginning, also on resume."""
     switch_at: int | None = None
@@ -108,7 +108,7 @@ class TrainConfig:
     diagnose_interval: int = 10
     """Iterations between measurements of D_eff and of what the latent adds to the action's std; 0 for none."""
     num_threads: int | None = None
-    """Simulator threads; all cores by default."""
+    """Simulator threads of a process; by default all cores, divided by the processes of torchrun on this machine."""
     tensorboard: bool = True
     """Write TensorBoard events."""
     wandb_project: str | None = None

@@ -146,7 +146,8 @@ def _environment(
     """The environment, and whether it goes on where the checkpoint was written."""
     config = checkpoint.config
     own = config.num_envs or 0
-    if task in (None, config.task) and num_envs is None and own <= OWN_ENVIRONMENTS:
+    alone = not checkpoint.content.get("other_ranks")  # else the environments are in parts, one a rank
+    if task in (None, config.task) and num_envs is None and own <= OWN_ENVIRONMENTS and alone:
         env = LocomotionEnv(make_task(config.task), own, seed=config.seed, num_threads=num_threads)
         env.load_state_dict(checkpoint.content["environment"])
         return env, True

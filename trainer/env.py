@@ -90,6 +90,9 @@ class TaskEnv(VecEnv, abc.ABC):
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""
 
+    def begin_anew(self) -> None:
+        """New episodes everywhere, at the curriculum's levels; in an engine that cannot, when each running one ends."""
+
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Tensors from which `load_state_dict` continues."""
@@ -127,7 +130,7 @@ class LocomotionEnv(TaskEnv):
         self.engine = MujocoEngine(
             config.robot, self.running.tiles, num_envs, control_dt=config.control_dt, num_threads=num_threads
         )
-        self._start(torch.arange(num_envs))
+        self.begin_anew()
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""
@@ -162,8 +165,12 @@ class LocomotionEnv(TaskEnv):
             self.running.fixed_level = level
         if terrain is not None and self.curriculum is not None:
             self.curriculum.terrain_type[:] = config.terrains.index(terrain)
-        self._start(torch.arange(self.num_envs))
+        self.begin_anew()
         return self.running.observations
+
+    def begin_anew(self) -> None:
+        """New episodes everywhere, at the curriculum's levels."""
+        self._start(torch.arange(self.num_envs))
 
     def _start(self, env_ids: Tensor) -> None:
         """New episodes for env_ids [K], and their first observations."""

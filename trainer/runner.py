@@ -7,16 +7,20 @@ import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from p3kernels import CovarianceMatching, MomentMatching, MonteCarlo
 from trainer.algorithms import P3PPO
 from trainer.checkpoint import checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.config import TrainConfig, rsl_rl_config
 from trainer.diagnostics import latent_scalars, policy_scalars, resident_mib
+from trainer.distributed import ONE_RANK, Ranks
 from trainer.engines.registry import EnvMaker, make_env
 from trainer.env import one_thread
 from trainer.interrupt import Interrupt, Interrupted
@@ -47,31 +51,47 @@ class Runner:
         config: Resolved.
         wandb: Where to log in Weights & Biases; None for nowhere.
         make_env: What makes the environments.
+        ranks: This process among those that train together. Each has its share of the environments; the first one
+            logs and saves.
+
+    Raises:
+        ValueError: The environments do not divide evenly over the ranks.
     """
 
-    def __init__(self, config: TrainConfig, wandb: WandbSettings | None = None, make_env: EnvMaker = make_env) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        wandb: WandbSettings | None = None,
+        make_env: EnvMaker = make_env,
+        ranks: Ranks = ONE_RANK,
+    ) -> None:
         assert config.num_envs is not None  # resolved
         assert config.run_dir is not None
         self.config, self.run_dir, self._wandb = config, config.run_dir, wandb
-        torch.manual_seed(config.seed)
+        self.ranks, seed, device = ranks, ranks.seed(config.seed), ranks.device(config.device)
+        torch.manual_seed(seed)
         self.env = make_env(
             config.engine,
             TASKS[config.task],
-            config.num_envs,
-            seed=config.seed,
-            device=config.device,
-            num_threads=config.num_threads,
+            ranks.share("--num-envs", config.num_envs),
+            seed=seed,
+            device=device,
+            num_threads=ranks.threads() if config.num_threads is None else config.num_threads,
         )
         observations = self.env.get_observations()
-        self.algorithm = P3PPO.construct_algorithm(observations, self.env, rsl_rl_config(config), config.device)
+        settings = rsl_rl_config(config) | {"multi_gpu": ranks.rsl_rl()}
+        self.algorithm = P3PPO.construct_algorithm(observations, self.env, settings, device)
         self.algorithm.train_mode()
+        if ranks.size > 1:
+            self.algorithm.broadcast_parameters()
         self.total_steps, self.total_seconds, self.broken, self.rollbacks = 0, 0.0, 0, 0
         self._finished = {name: deque[float](maxlen=_WINDOW) for name in _EPISODES}
         self._switched_at: int | None = None
         self._trouble = 0
         self._returns_to: dict[Path, int] = defaultdict(int)
         self._unsaved = False
-        self._note: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
+        self._log: MetricsLog | None = None
+        self._note: Callable[[str], None] = _print_note if ranks.is_first else lambda _: None
 
     @property
     def iteration(self) -> int:
@@ -88,6 +108,7 @@ class Runner:
             Interrupted: After the first signal, with everything saved.
             Diverged: It broke again and again.
             NotSaved: The last checkpoint could not be written.
+            LostRank: Another rank is gone.
         """
         target, minutes = self.config.iterations, self.config.max_minutes
         assert target is not None
@@ -96,36 +117,41 @@ class Runner:
             self._open_log()
             stack.push(self._close_log)
             progress = None
-            if not quiet:
+            if self.ranks.is_first and not quiet:
                 progress = stack.enter_context(contextlib.closing(Progress(target, start=self.iteration)))
                 self._note = progress.note
             self.algorithm.report = self._note
-            interrupt = stack.enter_context(Interrupt(self._note))
+            interrupt, signal = stack.enter_context(Interrupt(self._note)), None
             while self.iteration < target:
                 before = self.algorithm.actor.estimator
                 scalars = self.step()
                 if self._trouble >= self.config.rollback_after:
                     self._roll_back()
                     continue
-                self._log.write(self.iteration, scalars)
+                if self._log is not None:
+                    self._log.write(self.iteration, scalars)
                 switched = before != self.algorithm.actor.estimator
                 if progress is not None:
                     progress.update(self.iteration, scalars)
                 if switched:
                     self._switched_at = self.iteration
                     self._note(f"iteration {self.iteration}: from moment matching to Monte Carlo (LSFT)")
-                stop = interrupt.number is not None or time.monotonic() > deadline or self.iteration == target
+                signals, late = zip(*self.ranks.gather((interrupt.number, time.monotonic() > deadline)), strict=True)
+                signal = next((number for number in signals if number is not None), None)
+                stop = signal is not None or any(late) or self.iteration == target
                 # An iteration in trouble is nothing to go back to: its checkpoint waits for a good one.
                 self._unsaved |= switched or stop or self.iteration % self.config.save_interval == 0
                 if self._unsaved and (self._trouble == 0 or stop):
                     self._try_to_save(last=stop)
                 if stop:
                     break
-        if interrupt.number is not None:
-            raise Interrupted(interrupt.number)
+        if signal is not None:
+            raise Interrupted(signal)
 
     def _open_log(self) -> None:
         """From the next iteration on: what was logged of it and of later ones, by a run that ended there, goes."""
+        if not self.ranks.is_first:
+            return
         self._log = MetricsLog(
             self.run_dir,
             tensorboard=self.config.tensorboard,
@@ -134,17 +160,17 @@ class Runner:
         )
 
     def _close_log(self, *exception: Any) -> None:
-        self._log.__exit__(*exception)
+        if self._log is not None:
+            self._log.__exit__(*exception)
 
     def step(self) -> dict[str, float]:
-        """One iteration: rollout and update; returns what to log."""
+        """One iteration: rollout and update; returns what to log, of all ranks."""
         algorithm, env = self.algorithm, self.env
         estimator = algorithm.actor.estimator
         started = time.perf_counter()
-        terms: dict[str, float] = defaultdict(float)
+        happened = _Happened()
         count = self.config.ppo.num_steps_per_env
-        simulating, why_broken = 0.0, ""
-        restored, broken = algorithm.restored_weights, self.broken
+        simulating, restored = 0.0, algorithm.restored_weights
         with torch.inference_mode(), one_thread():
             observations = env.get_observations()
             for _ in range(count):
@@ -153,10 +179,7 @@ class Runner:
                 observations, reward, done, extras = env.step(action)
                 simulating += time.perf_counter() - before
                 algorithm.process_env_step(observations, reward, done, extras)
-                self._count(extras)
-                why_broken = extras["why_broken"] or why_broken
-                for name, value in extras["log"].items():
-                    terms[name] += value / count
+                happened.add(extras, 1.0 / count)
             algorithm.compute_returns(observations)
         rolled_out = time.perf_counter()
         losses = algorithm.update()
@@ -164,16 +187,15 @@ class Runner:
 
         went_wrong = losses["skipped_steps"] > 0 or algorithm.restored_weights > restored
         self._trouble = self._trouble + 1 if went_wrong else 0
-        if self.broken > broken:
-            count_broken = self.broken - broken
-            self._note(f"iteration {self.iteration}: {count_broken} broken environments began anew: {why_broken}")
-        steps = count * env.num_envs
+        terms = self._count(self.ranks.gather(happened))
+        steps = count * env.num_envs * self.ranks.size
         self.total_steps += steps
         self.total_seconds += finished - started
         scalars = {f"loss/{name}": value for name, value in losses.items()}
         scalars |= terms
         scalars |= {f"episode/{name}": sum(v) / len(v) for name, v in self._finished.items() if v}
-        scalars |= self._policy_scalars()
+        if self.ranks.is_first:
+            scalars |= self._policy_scalars()
         return scalars | {
             "estimator/num_samples": _num_samples(estimator),
             "steps/total": float(self.total_steps),
@@ -189,10 +211,17 @@ class Runner:
             "memory/resident_mib": resident_mib(),
         }
 
-    def _count(self, extras: dict[str, Any]) -> None:
-        self.broken += int(extras["broken"].sum())
-        for name, values in extras.get("episodes", {}).items():
-            self._finished[name].extend(values.tolist())
+    def _count(self, everyone: list[_Happened]) -> dict[str, float]:
+        """Adds what happened on the ranks; returns the means of the reward's terms over them."""
+        broken = sum(happened.broken for happened in everyone)
+        if broken:
+            why = next(happened.why_broken for happened in everyone if happened.broken)
+            self._note(f"iteration {self.iteration}: {broken} broken environments began anew: {why}")
+        self.broken += broken
+        for happened in everyone:
+            for name, values in happened.episodes.items():
+                self._finished[name].extend(values)
+        return {name: sum(each.terms[name] for each in everyone) / len(everyone) for name in everyone[0].terms}
 
     def _policy_scalars(self) -> dict[str, float]:
         """On the current observations, which no update has seen yet."""
@@ -214,7 +243,7 @@ class Runner:
             self._note(f"{message}; going on, and trying again after the next iteration")
             return
         self._unsaved = False
-        if self.config.keep_checkpoints is not None:
+        if self.ranks.is_first and self.config.keep_checkpoints is not None:
             spare = [self.iteration] if self._switched_at is None else [self.iteration, self._switched_at]
             prune_checkpoints(self.run_dir, self.config.keep_checkpoints, spare)
 
@@ -222,7 +251,7 @@ class Runner:
         """To the last checkpoint, with other random numbers and smaller steps: the same would end the same way."""
         happened = f"iteration {self.iteration}: trouble in {self._trouble} iterations in a row"
         try:
-            path, content, _ = newest_readable(self.run_dir, self.config.task)
+            path, content, _ = self._newest()
         except FileNotFoundError:
             raise Diverged(f"{happened}, and no checkpoint to go back to") from None
         if self._returns_to[path] >= _MOST_ROLLBACKS:
@@ -231,23 +260,31 @@ class Runner:
         rollbacks = self.rollbacks + 1
         self._load(content)
         self.rollbacks = rollbacks
-        torch.manual_seed(self.config.seed + 1_000_003 * rollbacks)
-        self.env.generator.manual_seed(self.config.seed + 1_000_003 * rollbacks)
+        self._reseed(rollbacks)
         self.algorithm.set_learning_rate(0.5 * self.algorithm.learning_rate)
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
         self._open_log()
         self._note(f"{happened}: back to {path}, with other random numbers and half the learning rate")
 
+    def _reseed(self, anew: int) -> None:
+        """Other random numbers from now on."""
+        seed = self.ranks.seed(self.config.seed, anew)
+        torch.manual_seed(seed)
+        self.env.generator.manual_seed(seed)
+
     def save(self) -> Path:
-        """Writes a checkpoint of everything a bit-exact continuation needs."""
+        """Writes a checkpoint of everything a bit-exact continuation needs, of all ranks."""
         path = checkpoint_path(self.run_dir, self.iteration)
+        own = {"environment": self.env.state_dict(), "torch_rng": torch.get_rng_state()}
+        first, *others = self.ranks.gather(tree_map_only(Tensor, Tensor.cpu, own))
         content = {
             "task": self.config.task,
             "method": self.config.method,
             "contract": self.env.task.contract.to_dict(),
             "algorithm": self.algorithm.save(),
-            "environment": self.env.state_dict(),
-            "torch_rng": torch.get_rng_state(),
+            **first,
+            "other_ranks": others,
             "iter": self.iteration,
             "totals": {
                 "steps": self.total_steps,
@@ -259,7 +296,7 @@ class Runner:
             "trouble": self._trouble,
             "finished": {name: list(values) for name, values in self._finished.items()},
         }
-        save_checkpoint(path, content)
+        self.ranks.from_first(lambda: save_checkpoint(path, content))
         return path
 
     def restore(self) -> Path:
@@ -269,7 +306,7 @@ class Runner:
             FileNotFoundError: There is none.
             ValueError: None can be read, or it belongs to another task, method, size or version.
         """
-        path, content, refused = newest_readable(self.run_dir, self.config.task)
+        path, content, refused = self._newest()
         for message in refused:
             self._note(f"passed over: {message}")
         if content["method"] != self.config.method:
@@ -277,15 +314,64 @@ class Runner:
         self._load(content)
         return path
 
+    def _newest(self) -> tuple[Path, dict[str, Any], list[str]]:
+        """As the first rank finds it, who may be the only one to see the run directory."""
+        return self.ranks.from_first(lambda: newest_readable(self.run_dir, self.config.task))
+
     def _load(self, content: dict[str, Any]) -> None:
         self.algorithm.load(content["algorithm"], None, True)
-        self.env.load_state_dict(content["environment"])
         totals = content["totals"]
         self.total_steps, self.total_seconds = totals["steps"], totals["seconds"]
         self.broken, self.rollbacks = totals["broken"], totals["rollbacks"]
         self._switched_at, self._trouble = content["switched_at"], content["trouble"]
         self._finished = {name: deque(values, maxlen=_WINDOW) for name, values in content["finished"].items()}
-        torch.set_rng_state(content["torch_rng"])
+        by_rank = [content, *content.get("other_ranks", [])]
+        if len(by_rank) == self.ranks.size:
+            own = by_rank[self.ranks.rank]
+            self.env.load_state_dict(own["environment"])
+            torch.set_rng_state(own["torch_rng"])
+        else:
+            self._begin_anew([state["environment"] for state in by_rank])
+
+    def _begin_anew(self, saved: list[dict[str, Any]]) -> None:
+        """New episodes everywhere, where the environments were saved by another number of ranks.
+
+        Of an environment only its terrain and level go on: its simulator and random numbers are its old rank's.
+        """
+        self._note(
+            f"saved by {len(saved)} ranks, continued by {self.ranks.size}: every environment begins a new episode"
+        )
+        self._reseed(self.iteration)
+        curriculum = self.env.curriculum
+        if curriculum is not None:
+            own = slice(self.ranks.rank * self.env.num_envs, (self.ranks.rank + 1) * self.env.num_envs)
+            parts = [state["curriculum"] for state in saved]
+            curriculum.load_state_dict({name: torch.cat([part[name] for part in parts])[own] for name in parts[0]})
+        self.env.begin_anew()
+
+
+@dataclass
+class _Happened:
+    """In one rank's rollout, beside the rollout itself."""
+
+    terms: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Means of the reward's terms, and of the curriculum's level."""
+    episodes: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _EPISODES})
+    broken: int = 0
+    why_broken: str = ""
+
+    def add(self, extras: dict[str, Any], weight: float) -> None:
+        """A step of the environments, as the share `weight` of the rollout."""
+        self.broken += int(extras["broken"].sum())
+        self.why_broken = extras["why_broken"] or self.why_broken
+        for name, value in extras["log"].items():
+            self.terms[name] += weight * value
+        for name, values in extras.get("episodes", {}).items():
+            self.episodes[name].extend(values.tolist())
+
+
+def _print_note(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 def _num_samples(estimator: Estimator) -> float:

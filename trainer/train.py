@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import secrets
 import sys
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ import tyro
 
 from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, save_config
+from trainer.distributed import LostRank, Ranks, join, leave
 from trainer.engines.registry import EnvMaker, make_env
-from trainer.interrupt import Interrupted
+from trainer.interrupt import Interrupt, Interrupted
 from trainer.metrics import WandbSettings, WandbUnavailable, read_metrics
 from trainer.report import write_report
 from trainer.run_dir import locked
@@ -23,58 +25,90 @@ from trainer.runner import Diverged, Runner
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
     """Trains as the command line says; returns as `run`."""
-    return run(tyro.cli(TrainConfig, args=list(arguments), prog=prog), prog)
+    config, ranks = tyro.cli(TrainConfig, args=list(arguments), prog=prog), Ranks.from_environment()
+    return run(config, f"torchrun --nproc-per-node {ranks.local_size} -m trainer train" if ranks.size > 1 else prog)
 
 
 def run(config: TrainConfig, prog: str, make_env: EnvMaker = make_env) -> int:
     """Trains with these settings, in environments of `make_env`.
 
     Returns:
-        0; 1 if the training diverged or its end could not be saved; 2 for what cannot begin; 128 + the signal's number
-        after Ctrl-C (130) or SIGTERM (143), with everything saved.
+        0; 1 if the training diverged, its end could not be saved or another rank was lost; 2 for what cannot begin;
+        128 + the signal's number after Ctrl-C (130) or SIGTERM (143), with everything saved.
     """
+    ranks = Ranks.from_environment()
     with contextlib.ExitStack() as stack:
+        if not ranks.is_first:  # the first one speaks for all
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
         try:
-            config = _settings(config)
-            assert config.run_dir is not None
-            stack.enter_context(locked(config.run_dir))
-            _begin(config)
-            runner = Runner(config, _wandb(config), make_env)
-            if config.resume and latest_checkpoint(config.run_dir) is not None:
+            join(ranks)
+            config = ranks.from_first(lambda: _begin(config, stack))
+            run_dir = config.run_dir
+            assert run_dir is not None
+            runner = Runner(config, _wandb(config) if ranks.is_first else None, make_env, ranks)
+            if config.resume and ranks.from_first(lambda: latest_checkpoint(run_dir)) is not None:
                 print(f"continuing from {runner.restore()}")
         except (ValueError, ImportError, OSError) as error:
-            print(f"{prog}: {error}", file=sys.stderr)
+            if ranks.is_first:
+                print(f"{prog}: {error}", file=sys.stderr)
             return 2
+        except LostRank as error:
+            return _lost(error, ranks)
         print(
-            f"{config.task}, {config.method}, {config.num_envs} environments, to iteration {config.iterations}"
-            f" -> {config.run_dir}"
+            f"{config.task}, {config.method}, {config.num_envs} environments{_over(ranks)},"
+            f" to iteration {config.iterations} -> {run_dir}"
         )
-        code = _learn(runner, config.run_dir, prog)
-        try:
-            for line in _summary(config.run_dir):
-                print(line)
-            print(f"report: {write_report(config.run_dir).resolve()}")
-        except OSError as error:  # a full disk; `p3 report` can make up for it
-            print(f"{prog}: no report: {error.strerror or error}", file=sys.stderr)
+        # A rank that was lost makes torchrun end the others: not before they have told of it.
+        stack.enter_context(Interrupt(lambda _: None))
+        code = _learn(runner, run_dir, prog)
+        if ranks.is_first:
+            _conclude(run_dir, prog)
+        if code == 0:
+            leave(ranks)
     return code
 
 
+def _over(ranks: Ranks) -> str:
+    return f" over {ranks.size} ranks" if ranks.size > 1 else ""
+
+
 def _learn(runner: Runner, run_dir: Path, prog: str) -> int:
-    """Trains, and tells how it ended."""
+    """Trains, and tells how it ended: at once, since torchrun gives its processes a time to end."""
     try:
         runner.learn()
     except KeyboardInterrupt as stop:
         print(f"interrupted; the last checkpoint is {latest_checkpoint(run_dir)}")
-        print(f"go on with: {prog} --run-dir {run_dir} --resume")
+        print(f"go on with: {prog} --run-dir {run_dir} --resume", flush=True)
         return 128 + (stop.number if isinstance(stop, Interrupted) else 2)
     except WandbUnavailable as error:
         print(f"{prog}: --wandb-project: {error}", file=sys.stderr)
         return 2
+    except LostRank as error:
+        print(f"the last checkpoint is {latest_checkpoint(run_dir)}")
+        print(f"go on with: {prog} --run-dir {run_dir} --resume", flush=True)
+        return _lost(error, runner.ranks)
     except (Diverged, OSError) as error:  # OSError: no room for the last checkpoint, or no log could be opened
-        print(f"{prog}: {error}", file=sys.stderr)
+        if runner.ranks.is_first:
+            print(f"{prog}: {error}", file=sys.stderr)
         print(f"the last checkpoint is {latest_checkpoint(run_dir)}")
         return 1
     return 0
+
+
+def _lost(error: LostRank, ranks: Ranks) -> int:
+    """Told by every rank that is left: the first one, who else speaks for all, may be the one that is gone."""
+    print(f"rank {ranks.rank}: {error}", file=sys.stderr)
+    return 1
+
+
+def _conclude(run_dir: Path, prog: str) -> None:
+    """What came out, and the report."""
+    try:
+        for line in _summary(run_dir):
+            print(line)
+        print(f"report: {write_report(run_dir).resolve()}")
+    except OSError as error:  # a full disk; `p3 report` can make up for it
+        print(f"{prog}: no report: {error.strerror or error}", file=sys.stderr)
 
 
 def _settings(config: TrainConfig) -> TrainConfig:
@@ -93,19 +127,22 @@ def _settings(config: TrainConfig) -> TrainConfig:
     return resolve(saved)
 
 
-def _begin(config: TrainConfig) -> None:
-    """Writes the settings of a new run into its directory."""
+def _begin(given: TrainConfig, stack: contextlib.ExitStack) -> TrainConfig:
+    """The settings, resolved, in a run directory that is this process's own until `stack` closes."""
+    config = _settings(given)
     run_dir = config.run_dir
     assert run_dir is not None
+    stack.enter_context(locked(run_dir))
     if latest_checkpoint(run_dir) is not None:
         if config.resume:
-            return
+            return config
         raise ValueError(f"--run-dir: {run_dir} holds a run; add --resume to continue it, or name another")
     if config.resume:
         print(f"no checkpoint yet in {run_dir}: beginning anew")
     for name in ("metrics.jsonl", "wandb_id"):
         (run_dir / name).unlink(missing_ok=True)
     save_config(config, run_dir / "config.json")
+    return config
 
 
 def _wandb(config: TrainConfig) -> WandbSettings | None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import torch
 
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve
+from trainer.distributed import ONE_RANK
 from trainer.runner import Runner
 
 
-def small(run_dir, method="p3", iterations=6, **options):
+def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, **options):
     config = TrainConfig(
         task="walker-parkour",
         method=method,
-        num_envs=6,
         iterations=iterations,
         run_dir=run_dir,
         num_threads=1,
         tensorboard=False,
         ppo=PpoConfig(num_steps_per_env=6),
         model=ModelConfig(hidden_dims=(16, 16)),
-        **options,
+        **{"num_envs": 6, **options},
     )
     run_dir.mkdir(parents=True, exist_ok=True)
-    return Runner(resolve(config))
+    return Runner(resolve(config), ranks=ranks)
 
 
 def flattened(value, prefix=""):

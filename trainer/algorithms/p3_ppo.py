@@ -10,6 +10,8 @@ What differs from rsl_rl's PPO, and why:
 - Every epoch has its own shuffle; the learning rate adapts once an epoch, to the KL averaged over it.
 - What is not finite is contained, counted and named: an observation or reward is replaced by 0, a step whose loss or
   gradient is not finite is left out, and broken weights are replaced by the last good ones.
+- With several ranks everything that is a mean over rows is one over all ranks' rows, the statistics of observations and
+  advantages among them, and what is decided is decided alike: an update is that of one rank with all environments.
 """
 
 from __future__ import annotations
@@ -33,22 +35,11 @@ from trainer.algorithms.finite import LastGoodWeights, first_nonfinite, named_ba
 from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
-from trainer.models.actor import LatentActor, gaussian_kl
+from trainer.distributed import Ranks, synchronise_normalizers
+from trainer.models.actor import LatentActor, gaussian_kl, observation_sets
 
 LEARNING_RATES = (1e-5, 1e-2)
 """Bounds of the adaptive learning rate."""
-
-
-def _observation_sets(obs: TensorDict, sets: dict[str, list[str]]) -> dict[str, list[str]]:
-    """rsl_rl's `obs_groups`, checked: the sets "actor" and "critic", of groups that the environment has."""
-    present = list(obs.keys())
-    for name in ("actor", "critic"):
-        if name not in sets:
-            raise ValueError(f"obs_groups: expected the observation set {name!r}, got {list(sets)}")
-        missing = [group for group in sets[name] if group not in present]
-        if missing:
-            raise ValueError(f"obs_groups[{name!r}]: the environment has no group {missing}; it has {present}")
-    return sets
 
 
 class P3PPO(PPO):
@@ -96,13 +87,17 @@ class P3PPO(PPO):
                 f" got a {type(actor).__name__}"
             )
         super().__init__(actor, critic, storage, **ppo)
+        self.ranks = Ranks(self.gpu_global_rank, self.gpu_world_size)
+        self.actor.ranks = self.ranks
+        for network in (self.actor, self.critic):
+            synchronise_normalizers(network, self.ranks)
         if type(self.optimizer) is torch.optim.Adam:  # rsl_rl's, but one kernel for all parameters
             self.optimizer = torch.optim.Adam(self.optimizer.param_groups[0]["params"], self.learning_rate, fused=True)
         self.initial_learning_rate = self.learning_rate
         self.estimators = EstimatorSchedule(self.method, switch_at, Plateau(plateau_window))
         self.actor.estimator = self.estimators.estimator
         self.iteration = 0
-        self.report: Callable[[str], None] = print
+        self.report: Callable[[str], None] = print if self.ranks.is_first else lambda _: None
         self.skipped_steps = self.restored_weights = self.replaced_rows = 0
         self._good = LastGoodWeights({"actor": self.actor, "critic": self.critic}, self.optimizer)
         self._level: float | None = None
@@ -117,7 +112,7 @@ class P3PPO(PPO):
         algorithm_class = resolve_callable(algorithm.pop("class_name"))
         actor_class = resolve_callable(actor_cfg.pop("class_name"))
         critic_class = resolve_callable(critic_cfg.pop("class_name"))
-        groups = _observation_sets(obs, cfg["obs_groups"])
+        groups = observation_sets(obs, cfg["obs_groups"])
         actor = actor_class(obs, groups, "actor", env.num_actions, **actor_cfg).to(device)
         critic = critic_class(obs, groups, "critic", 1, **critic_cfg).to(device)
         stored = obs.clone()
@@ -169,8 +164,14 @@ class P3PPO(PPO):
         step.clear()
 
     def compute_returns(self, obs: TensorDict) -> None:
-        """rsl_rl's, from observations that are finite."""
+        """rsl_rl's, from observations that are finite, the advantages normalised over all ranks."""
         super().compute_returns(self._finite(obs))
+        if not self.normalize_advantage_per_mini_batch:
+            self.storage.advantages = self._normalised(self.storage.returns - self.storage.values)
+
+    def _normalised(self, advantages: Tensor) -> Tensor:
+        mean, std = self.ranks.mean_and_std(advantages)
+        return (advantages - mean) / (std + 1e-8)
 
     def update(self) -> dict[str, float]:
         """One PPO update over the stored rollout; returns the means of its losses and diagnostics."""
@@ -186,9 +187,7 @@ class P3PPO(PPO):
 
                 # PPO on the marginal likelihood
                 if self.normalize_advantage_per_mini_batch:
-                    batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (
-                        batch["advantages"].std() + 1e-8
-                    )
+                    batch["advantages"] = self._normalised(batch["advantages"])
                 log_ratio = log_prob - batch["log_prob"]
                 surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param)
                 clip = self.clip_param if self.use_clipped_value_loss else None
@@ -202,8 +201,6 @@ class P3PPO(PPO):
 
                 self.optimizer.zero_grad()
                 loss.backward()
-                if self.is_multi_gpu:
-                    self.reduce_parameters()
                 parts = {"surrogate": surrogate, "value": value_error, "entropy": entropy, **representation.parts}
                 if not self._step(loss):
                     skipped += 1
@@ -222,7 +219,7 @@ class P3PPO(PPO):
                 steps += 1
             if epoch_kl:
                 self._adapt_learning_rate(torch.stack(epoch_kl).mean())
-        losses = {name: float(total) / steps for name, total in sums.items()}
+        losses = {name: total / steps for name, total in zip(sums, self._logged(list(sums.values())), strict=True)}
         losses["skipped_steps"] = float(skipped)
         self.skipped_steps += skipped
         self._finish()
@@ -266,8 +263,9 @@ class P3PPO(PPO):
         return gaussian_kl(batch["mean"], batch["scale"], *policy.params).mean()
 
     def _step(self, loss: Tensor) -> bool:
-        """Clips and applies the gradients; False, and nothing changed, where they or the loss are not finite."""
+        """Clips and applies the gradients; False, and nothing changed, where they or a loss is not finite."""
         parameters = [list(network.parameters()) for network in (self.actor, self.critic)]
+        loss = self.ranks.mean_gradients([p for part in parameters for p in part], loss)
         norms = [nn.utils.get_total_norm(p.grad for p in part if p.grad is not None) for part in parameters]
         if not torch.isfinite(loss + sum(norms)):
             return False
@@ -281,12 +279,21 @@ class P3PPO(PPO):
         networks = {"actor": self.actor, "critic": self.critic}
         parameters = [(f"{net}.{name}", p) for net, part in networks.items() for name, p in part.named_parameters()]
         gradients = [(f"the gradient of {name}", p.grad) for name, p in parameters if p.grad is not None]
-        culprit = first_nonfinite([*parameters, *named_batch(batch), *parts.items(), *gradients])
+        own = first_nonfinite([*parameters, *named_batch(batch), *parts.items()])
+        culprit = self._first_told(own) or first_nonfinite(gradients)  # those are the same on all ranks
         self.report(f"update {self.iteration + 1}: {culprit}; step left out")
+
+    def _first_told(self, finding: str | None) -> str | None:
+        """The first rank's that has one, on all of them: what one rank finds, all act on."""
+        found = [(rank, text) for rank, text in enumerate(self.ranks.gather(finding)) if text is not None]
+        if not found:
+            return None
+        rank, text = found[0]
+        return text if rank == 0 else f"{text} (rank {rank})"
 
     def _mend_weights(self, when: str) -> None:
         """The last good weights in place of broken ones."""
-        broken = self._good.first_nonfinite()
+        broken = self._first_told(self._good.first_nonfinite())
         if broken is None:
             return
         self._good.restore()
@@ -306,9 +313,9 @@ class P3PPO(PPO):
 
     def _report_replaced(self) -> None:
         """Once an update: the first group that had values that were not finite, and in how many rows."""
-        counts = {name: int(rows) for name, rows in self._replaced.items()}
+        counts = self.ranks.sum(torch.stack(list(self._replaced.values()))).tolist() if self._replaced else []
+        broken = {name: rows for name, rows in zip(self._replaced, counts, strict=True) if rows}
         self._replaced = {}
-        broken = {name: rows for name, rows in counts.items() if rows}
         self.replaced_rows += sum(broken.values())
         if broken:
             name, rows = next(iter(broken.items()))
@@ -317,9 +324,7 @@ class P3PPO(PPO):
     def _adapt_learning_rate(self, kl: Tensor) -> None:
         if self.desired_kl is None or self.schedule != "adaptive":
             return
-        if self.is_multi_gpu:
-            torch.distributed.all_reduce(kl)
-            kl = kl / self.gpu_world_size
+        kl = self.ranks.mean(kl)
         low, high = LEARNING_RATES
         if kl > 2.0 * self.desired_kl:
             self.set_learning_rate(max(low, self.learning_rate / 1.5))
@@ -341,8 +346,9 @@ class P3PPO(PPO):
         self._good.remember()
         self._report_replaced()
         self.iteration += 1
-        progress = (self._rewards / self.storage.num_transitions_per_env).item()
-        if self.estimators.advance(self.iteration, progress, self._level):
+        (progress,) = self._logged([self._rewards / self.storage.num_transitions_per_env])
+        (level,) = [None] if self._level is None else self._logged([torch.tensor(self._level, dtype=torch.float64)])
+        if self.estimators.advance(self.iteration, progress, level):
             self._change_estimator()
         self._rewards = torch.zeros(())
         self.storage.clear()
@@ -352,6 +358,15 @@ class P3PPO(PPO):
         self.actor.estimator = self.estimators.estimator
         self.storage.distribution_params = None  # another shape from now on
         self.set_learning_rate(min(self.learning_rate, self.initial_learning_rate))
+
+    def _logged(self, scalars: list[Tensor]) -> list[float]:
+        """On the host, each averaged over the ranks: one message, one wait for the device."""
+        return self.ranks.mean(torch.stack([value.to(self.device) for value in scalars])).tolist() if scalars else []
+
+    def broadcast_parameters(self) -> None:
+        """The first rank's weights and statistics for all, which are then what is good."""
+        super().broadcast_parameters()
+        self._good.remember()
 
     def save(self) -> dict[str, Any]:
         """rsl_rl's dict of weights and optimiser, and the algorithm's own state."""

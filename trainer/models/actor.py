@@ -2,7 +2,8 @@
 
 An actor encodes observations into a deterministic context and a latent distribution (of no columns, where it has no
 latent), acts on both through one policy network, and brings the loss that trains its representation. Which estimator
-of the marginal likelihood is used is not its business: the algorithm sets `estimator`.
+of the marginal likelihood is used and which ranks train it is not its business: the algorithm sets `estimator` and
+`ranks`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo
 from p3kernels.estimators import CorrelatedGaussianPolicy, GaussianPolicy, MonteCarloPolicy
+from trainer.distributed import ONE_RANK
 from trainer.models.networks import Latent, mlp
 
 Estimator = MomentMatching | MonteCarlo | CovarianceMatching | LatentMean
@@ -77,6 +79,7 @@ class LatentActor(nn.Module, abc.ABC):
         self.proprio_normalizer = EmpiricalNormalization(self.proprio_size) if obs_normalization else nn.Identity()
         self.scan_normalizer = EmpiricalNormalization(self.scan_size) if obs_normalization else nn.Identity()
         self.estimator: Estimator = LatentMean()
+        self.ranks = ONE_RANK
         self._policy: Policy | None = None
 
     def _make_policy_network(self, inputs: int, hidden_dims: Sequence[int], outputs: int, init_std: float) -> None:
@@ -213,6 +216,18 @@ class LatentActor(nn.Module, abc.ABC):
 
     def detach_hidden_state(self, dones: Tensor | None = None) -> None:
         """Nothing to detach."""
+
+
+def observation_sets(obs: TensorDict, sets: dict[str, list[str]]) -> dict[str, list[str]]:
+    """rsl_rl's `obs_groups`, checked: the sets "actor" and "critic", of groups that the environment has."""
+    present = list(obs.keys())
+    for name in ("actor", "critic"):
+        if name not in sets:
+            raise ValueError(f"obs_groups: expected the observation set {name!r}, got {list(sets)}")
+        missing = [group for group in sets[name] if group not in present]
+        if missing:
+            raise ValueError(f"obs_groups[{name!r}]: the environment has no group {missing}; it has {present}")
+    return sets
 
 
 def gaussian_kl(old_mean: Tensor, old_scale: Tensor, new_mean: Tensor, new_scale: Tensor) -> Tensor:

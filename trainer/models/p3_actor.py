@@ -94,8 +94,10 @@ class EncoderDecoderActor(LatentActor):
     def reconstruct(self, sample: Tensor, latent: Latent, batch: Mapping[str, Any]) -> Reconstruction:
         """The errors of decoding `sample` [B, Z] of the latent."""
         decoded = self.decoder(sample, latent.velocity, batch["actions"])
-        targets = (batch[name] for name in ("next_proprio", "next_valid", "scan", "velocity"))
-        return reconstruction(decoded, latent.velocity, *targets)
+        next_proprio, next_valid, scan, velocity = (
+            batch[name] for name in ("next_proprio", "next_valid", "scan", "velocity")
+        )
+        return reconstruction(decoded, latent.velocity, next_proprio, next_valid, scan, velocity, self.ranks)
 
     def as_jit(self) -> DeployedPolicy:
         """The deployed policy, encoder and normalisers included."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from trainer.distributed import ONE_RANK, Ranks
 from trainer.models.networks import Latent
 
 
@@ -30,6 +31,7 @@ def reconstruction(
     next_valid: Tensor,
     scan: Tensor,
     true_velocity: Tensor,
+    ranks: Ranks = ONE_RANK,
 ) -> Reconstruction:
     """Errors of the decoder and of the velocity estimate.
 
@@ -40,10 +42,11 @@ def reconstruction(
         next_valid: [B]: 1 where the next observation belongs to the same episode, else 0.
         scan: [B, S], normalised.
         true_velocity: [B, 3].
+        ranks: Over which the mean is that of all valid steps.
     """
     error = (decoded[0] - next_proprio).square().mean(-1)
     return Reconstruction(
-        proprio=(error * next_valid).sum() / next_valid.sum().clamp(min=1.0),
+        proprio=ranks.masked_mean(error, next_valid),
         scan=(decoded[1] - scan).square().mean(),
         velocity=(velocity - true_velocity).square().mean(),
     )

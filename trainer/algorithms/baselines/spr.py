@@ -123,7 +123,7 @@ class SprActor(LatentActor):
             with torch.no_grad():
                 target = self.target_encoder(rollout["frame"][then], rollout["scan"][then]).mean
             error = (predicted - target).square().mean(-1)
-            total = total + (counts * error).sum() / counts.sum().clamp(min=1.0)
+            total = total + self.ranks.masked_mean(error, counts)
             now = then
         return RepresentationLoss(self.representation_coef * total, {"prediction": total})
 
