@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch first and alone: a range that another package asks for would otherwise bring gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test bench lint docs browser clean
+.PHONY: help train test bench lint docs browser isaaclab clean
 
 help:
 	@echo "make train   set up and train a G1 for about 8 minutes; the report is in runs/first-steps"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench   benchmark the kernels against eager torch, torch.compile and the GEMMs alone"
 	@echo "make lint    ruff and mypy"
 	@echo "make browser install Chromium for the viewer's test, as root on Debian or Ubuntu; make test tries it by itself"
+	@echo "make isaaclab fetch Isaac Lab's sources for the checks of its engine (Python 3.11); make test tries it by itself"
 	@echo "make docs    check that every link and every file the documentation names exists"
 
 $(VENV)/.torch: constraints.txt
@@ -34,7 +35,7 @@ train: $(VENV)/.ready
 	fi
 
 # passive: spinning OpenMP threads make small tests very slow where other processes share the cores.
-test: $(VENV)/.ready lint docs browser
+test: $(VENV)/.ready lint docs browser isaaclab
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q --ignore=tests/triton
 	OMP_WAIT_POLICY=passive TRITON_INTERPRET=1 $(BIN)/python -m pytest -q tests/triton
 
@@ -58,6 +59,16 @@ browser:
 	  (timeout 60 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -qq -y \
 	    --no-install-recommends chromium) >/dev/null 2>&1 || echo "could not: that test will be skipped"; \
 	else echo "no Chromium: the test of the viewer's page will be skipped"; fi
+
+# Isaac Lab's sources, without Isaac Sim and without their dependencies, for tests/trainer/test_isaaclab.py. Never a reason to
+# fail: where they cannot be had, those tests are skipped and say so.
+isaaclab: $(VENV)/isaaclab/.ready
+$(VENV)/isaaclab/.ready: tests/trainer/isaaclab_checks/requirements.txt | $(VENV)/.torch
+	@echo "fetching Isaac Lab's sources for the checks of its engine"
+	@rm -rf $(VENV)/isaaclab
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/isaaclab -r $< \
+	  >$(VENV)/isaaclab.log 2>&1; then touch $@; \
+	else rm -rf $(VENV)/isaaclab; echo "could not (see $(VENV)/isaaclab.log): those tests will be skipped"; fi
 
 clean:
 	rm -rf $(VENV) build *.egg-info p3kernels/*.so

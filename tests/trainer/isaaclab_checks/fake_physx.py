@@ -13,6 +13,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import omni.physics.tensors.impl.api as physx
 import torch
 from isaaclab.assets.articulation import Articulation, articulation, articulation_data
@@ -23,9 +24,11 @@ from isaaclab.sensors.ray_caster.ray_caster_data import RayCasterData
 from isaaclab.terrains import TerrainGenerator
 from isaaclab.terrains.trimesh.utils import make_plane
 from isaaclab.utils.warp import convert_to_warp_mesh
+from isaaclab_tasks.utils.parse_cfg import load_cfg_from_registry
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
+import trainer.engines.isaaclab.tasks  # noqa: F401  registers them
 from trainer.tasks.robots import G1
 
 HANDS = tuple(
@@ -100,7 +103,7 @@ class FakeArticulationView:
         self.tensors[name][rows] = value[rows]
 
     def advance(self) -> None:
-        """Throws everything somewhere else; a robot in eight falls over, one in eight bears on its trunk."""
+        """Throws everything somewhere else; a robot in fifty falls over, one in fifty bears on its trunk."""
         envs, tensors = self.count, self.tensors
         bodies = len(BODIES)
         root = self.poses(envs, tilt=0.2)
@@ -141,6 +144,16 @@ def _as_sensor(sensor: Any, cfg: Any, num_envs: int) -> Any:
     return sensor
 
 
+class MeshHandle:
+    """What the ray-caster asks of a mesh; has no `__dict__`, into which the next environment's `validate` would go."""
+
+    __slots__ = ("device", "id", "mesh")
+
+    def __init__(self, mesh: Any) -> None:
+        self.mesh = convert_to_warp_mesh(mesh.vertices, mesh.faces, device="cpu")
+        self.device, self.id = self.mesh.device, self.mesh.id
+
+
 class FakeScene:
     """Isaac Lab's own robot, ray-caster and contact sensor on the fake view, and the terrain of its own generator."""
 
@@ -168,7 +181,7 @@ class FakeScene:
         else:
             mesh = make_plane(size=(2e6, 2e6), height=0.0, center_zero=True)
         self.mesh = mesh
-        RayCaster.meshes["/World/ground"] = convert_to_warp_mesh(mesh.vertices, mesh.faces, device="cpu")
+        RayCaster.meshes["/World/ground"] = MeshHandle(mesh)
         env_origins = torch.zeros(self.num_envs, 3)
         env_origins[:, 0] = 2.5 * torch.arange(self.num_envs)
         return SimpleNamespace(terrain_origins=origins, env_origins=env_origins)
@@ -248,6 +261,8 @@ class FakeSimulation:
     def forward(self) -> None:
         pass
 
+    clear_all_callbacks = clear_instance = forward
+
     def step(self, render: bool) -> None:
         self.scene.view.advance()
 
@@ -264,3 +279,12 @@ def install() -> None:
     manager_based_env.InteractiveScene = scene_of
     manager_based_env.use_stage = lambda stage: contextlib.nullcontext()
     manager_based_env.attach_stage_to_usd_context = lambda: None
+
+
+def make_env(task_id: str, num_envs: int, **changes: Any) -> Any:
+    """A registered environment on the fakes, by way of gymnasium; `changes` are of its top-level settings."""
+    cfg = load_cfg_from_registry(task_id, "env_cfg_entry_point")
+    cfg.scene.num_envs, cfg.sim.device = num_envs, "cpu"
+    for name, value in changes.items():
+        setattr(cfg, name, value)
+    return gymnasium.make(task_id, cfg=cfg).unwrapped

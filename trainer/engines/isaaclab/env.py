@@ -9,7 +9,7 @@ import torch
 from isaaclab.envs import ManagerBasedRLEnv
 from torch import Tensor
 
-from trainer.engines.isaaclab.state import StateReader
+from trainer.engines.isaaclab.state import StateReader, rows
 from trainer.engines.managed import ManagedTask
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.registry import TASKS
@@ -54,7 +54,8 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
             TASKS[cfg.task], control_dt=cfg.decimation * cfg.sim.dt, episode_seconds=cfg.episode_length_s
         )
         task = LocomotionTask(config, self.device)
-        self.managed = ManagedTask(task, self.num_envs, self.read, seed=cfg.seed, level=cfg.level)
+        level = None if cfg.level < 0 else cfg.level
+        self.managed = ManagedTask(task, self.num_envs, self.read, seed=cfg.seed, level=level)
         self.reader = StateReader(self.scene, config.robot, self.managed.ground)
         self._spawns = torch.tensor([tile.spawn for tile in self.managed.running.tiles], device=self.device)
         self.managed.start(torch.arange(self.num_envs, device=self.device))
@@ -109,10 +110,10 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
         pose = torch.cat([start.root_pos + self.tile_origin()[env_ids], half.cos()[:, None]], -1)
         pose = torch.cat([pose, torch.stack([zero, zero, half.sin()], -1)], -1)
         # Of the link: the writers for the centre of mass leave Isaac Lab's buffers of the link's velocity as they were.
-        robot.write_root_link_pose_to_sim(pose, env_ids=env_ids)
-        robot.write_root_link_velocity_to_sim(torch.zeros(len(env_ids), 6, device=self.device), env_ids=env_ids)
+        robot.write_root_link_pose_to_sim(pose, env_ids=rows(env_ids))
+        robot.write_root_link_velocity_to_sim(torch.zeros(len(env_ids), 6, device=self.device), env_ids=rows(env_ids))
         joint_pos = robot.data.default_joint_pos[env_ids].clone()  # of the hands, which the task does not know
         joint_pos[:, self.reader.joints] = start.joint_pos
-        robot.write_joint_state_to_sim(joint_pos, torch.zeros_like(joint_pos), env_ids=env_ids)
+        robot.write_joint_state_to_sim(joint_pos, torch.zeros_like(joint_pos), env_ids=rows(env_ids))
         if self.managed.running.tiles:
             self.scene.env_origins[env_ids] = self._spawn_origin(start.tile)

@@ -129,7 +129,7 @@ def event_terms(config: TaskConfig) -> dict[str, EventTermCfg]:
             params={"friction_range": ranges.friction, "restitution_range": ranges.restitution, "num_materials": 256},
         ),
         "added_mass": EventTermCfg(
-            func=isaac_mdp.randomize_rigid_body_mass,
+            func=isaac_mdp.randomize_rigid_body_mass,  # pyright: ignore[reportArgumentType]  a class, as is usual
             mode="startup",
             params={"asset_cfg": trunk, "mass_distribution_params": ranges.added_mass, "operation": "add"},
         ),
@@ -146,8 +146,8 @@ class TaskEnvCfg(ManagerBasedRLEnvCfg):
 
     task: str = G1_FLAT.name
     """Its name in `trainer/tasks/registry.py`."""
-    level: int | None = None
-    """Fixes the terrain level instead of the curriculum."""
+    level: int = -1
+    """Fixes the terrain level; -1 for the curriculum (not None, which Hydra refuses to replace)."""
     scene: SceneCfg = SceneCfg(num_envs=4096, env_spacing=2.5)
     actions: ActionsCfg = ActionsCfg()
     commands: CommandsCfg = CommandsCfg()

@@ -10,6 +10,8 @@ from isaaclab.managers import ActionTerm, ActionTermCfg, CommandTerm, CommandTer
 from isaaclab.utils import configclass
 from torch import Tensor
 
+from trainer.engines.isaaclab.state import rows
+
 if TYPE_CHECKING:
     from trainer.engines.isaaclab.env import ManagedTaskEnv
 
@@ -49,12 +51,12 @@ def left_tile(env: ManagedTaskEnv) -> Tensor:
     return env.outcome.left_tile & ~env.outcome.terminated
 
 
-def terrain_levels(env: ManagedTaskEnv, env_ids: Tensor) -> Tensor:
+def terrain_levels(env: ManagedTaskEnv, env_ids: Tensor) -> float:
     """Moves the environments whose episode ended along their levels; the mean level, for the log."""
     env.managed.update_levels(env_ids)
     curriculum = env.managed.running.curriculum
     assert curriculum is not None
-    return curriculum.level.float().mean()
+    return curriculum.mean_level()
 
 
 def begin_episodes(env: ManagedTaskEnv, env_ids: Tensor) -> None:
@@ -76,12 +78,12 @@ def randomize_material(
     """
     view = env.reader.robot.root_physx_view
     materials = view.get_material_properties()  # [E, shapes, 3]: static and dynamic friction, restitution
-    rows = torch.arange(len(materials)) if env_ids is None else env_ids.cpu()
+    robots = torch.arange(len(materials)) if env_ids is None else env_ids.cpu()
     friction = torch.empty(num_materials, 1).uniform_(*friction_range).expand(-1, 2)
     restitution = torch.empty(num_materials, 1).uniform_(*restitution_range)
     table = torch.cat([friction, restitution], -1)
-    materials[rows] = table[torch.randint(num_materials, (len(rows), 1))]
-    view.set_material_properties(materials, rows)
+    materials[robots] = table[torch.randint(num_materials, (len(robots), 1))]
+    view.set_material_properties(materials, robots)
 
 
 class JointTargets(ActionTerm):
@@ -127,7 +129,7 @@ class JointTargets(ActionTerm):
         robot = self._env.reader.robot
         root_velocity = robot.data.root_com_vel_w[due].clone()
         root_velocity[:, :2] += velocity
-        robot.write_root_com_velocity_to_sim(root_velocity, env_ids=due)
+        robot.write_root_com_velocity_to_sim(root_velocity, env_ids=rows(due))
 
 
 @configclass

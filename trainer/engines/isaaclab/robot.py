@@ -6,11 +6,14 @@ their pose by their own drives; the policy neither sees nor moves them, and ever
 
 from __future__ import annotations
 
+import copy
+
 from isaaclab.actuators import ImplicitActuatorCfg
 from isaaclab.assets import ArticulationCfg
+from isaaclab.sim import UsdFileCfg
 from isaaclab_assets.robots.unitree import G1_29DOF_CFG
 
-from trainer.tasks.robots import Motor, RobotSpec
+from trainer.tasks.robots import RobotSpec
 
 TRUNK_BODIES = ("pelvis", "torso_link")
 """Whose contact with the terrain is a fall."""
@@ -18,8 +21,9 @@ TRUNK_BODIES = ("pelvis", "torso_link")
 
 def g1_cfg(robot: RobotSpec) -> ArticulationCfg:
     """The articulation of `robot`, which is the G1."""
-    asset: ArticulationCfg = G1_29DOF_CFG.copy()
+    asset = copy.deepcopy(G1_29DOF_CFG)
     asset.prim_path = "{ENV_REGEX_NS}/Robot"
+    assert isinstance(asset.spawn, UsdFileCfg)
     asset.spawn.activate_contact_sensors = True
     asset.init_state = ArticulationCfg.InitialStateCfg(
         pos=(0.0, 0.0, robot.standing_height + 0.02),
@@ -34,7 +38,7 @@ def _motors(robot: RobotSpec) -> ImplicitActuatorCfg:
     """PhysX's own implicit PD drives, as MuJoCo's position actuators are: explicit ones would need smaller steps."""
 
     def by_joint(field: str) -> dict[str, float]:
-        return {name: _value(motor, field) for name, motor in zip(robot.joint_names, robot.motors, strict=True)}
+        return {name: getattr(motor, field) for name, motor in zip(robot.joint_names, robot.motors, strict=True)}
 
     return ImplicitActuatorCfg(
         joint_names_expr=list(robot.joint_names),
@@ -43,7 +47,3 @@ def _motors(robot: RobotSpec) -> ImplicitActuatorCfg:
         armature=by_joint("armature"),
         effort_limit_sim=by_joint("effort"),
     )
-
-
-def _value(motor: Motor, field: str) -> float:
-    return float(getattr(motor, field))

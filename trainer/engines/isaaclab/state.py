@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 from isaaclab.assets import Articulation
 from isaaclab.scene import InteractiveScene
@@ -18,6 +21,11 @@ from trainer.tasks.terrains import PIT_FLOOR
 
 _TRUNK_TOUCH = 1.0
 """N on the trunk, above which it touches the terrain; the native engine's value."""
+
+
+def rows(env_ids: Tensor) -> Sequence[int]:
+    """env_ids [K] for the signatures of Isaac Lab's writers, which do not name the tensors that its own code passes."""
+    return cast("Sequence[int]", env_ids)
 
 
 def scan_order(rays: Tensor) -> Tensor:
@@ -94,7 +102,9 @@ class StateReader:
         foot_pos = data.body_link_pos_w[:, self._feet] + arm - origin[:, None]
         spin = torch.linalg.cross(data.body_link_ang_vel_w[:, self._feet], arm)
         scan = self._scanner.data.ray_hits_w[:, self._rays, 2] - origin[:, 2:]
-        forces = self._contacts.data.net_forces_w.norm(dim=-1)
+        forces = self._contacts.data.net_forces_w
+        assert forces is not None
+        forces = forces.norm(dim=-1)
         return RobotState(
             root_pos=data.root_link_pos_w - origin,
             root_quat=data.root_link_quat_w.clone(),

@@ -29,13 +29,14 @@ def tile_of_cell(difficulty: float, cfg: TileCfg) -> Terrain:
     return make_tile(config, cfg.kind, level, cfg.variant, cfg.seed)
 
 
-def tile_meshes(difficulty: float, cfg: TileCfg) -> tuple[list[trimesh.Trimesh], np.ndarray]:
+def tile_meshes(difficulty: float, cfg: SubTerrainBaseCfg) -> tuple[list[trimesh.Trimesh], np.ndarray]:
     """Isaac Lab's sub-terrain function: the tile's boxes, the pit's floor, and where robots start.
 
     Args:
         difficulty: Of the generator; see `tile_of_cell`.
-        cfg: Which tile. Its cell reaches from (0, 0) to `cfg.size`.
+        cfg: A `TileCfg`: which tile. Its cell reaches from (0, 0) to `cfg.size`.
     """
+    assert isinstance(cfg, TileCfg)
     tile = tile_of_cell(difficulty, cfg)
     middle = np.array([cfg.size[0] / 2, cfg.size[1] / 2, 0.0])
     meshes = [_box(2 * box[3:], middle + box[:3]) for box in tile.boxes]
@@ -64,7 +65,7 @@ class TileCfg(SubTerrainBaseCfg):
 
 def generator_cfg(config: TaskConfig) -> TerrainGeneratorCfg:
     """All tiles of a task: level, and kind · variants + variant, are the row and the column."""
-    columns = {
+    columns: dict[str, SubTerrainBaseCfg] = {
         f"{name}_{variant}": TileCfg(task=config.name, kind=kind, variant=variant)
         for kind, name in enumerate(config.terrains)
         for variant in range(config.tile_variants)

@@ -9,8 +9,9 @@ r"""Trains in Isaac Lab: starts Isaac Sim first, then goes the way of Isaac Lab'
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ def _train(task_id: str, device: str, overrides: Sequence[str]) -> int:
 
     codes: list[int] = []
 
-    @hydra_task_config(task_id, "p3_cfg_entry_point")
     def run(env_cfg: TaskEnvCfg, settings: dict[str, Any]) -> None:
         codes.append(train(task_id, device, env_cfg, settings))
 
     sys.argv = [PROG, *overrides, *_HYDRA]  # Hydra reads them there
-    run()
+    with_overrides: Callable[[], None] = hydra_task_config(task_id, "p3_cfg_entry_point")(run)
+    with_overrides()
     return codes[0] if codes else 2
 
 
@@ -73,6 +74,7 @@ def train(task_id: str, device: str, env_cfg: TaskEnvCfg, settings: dict[str, An
     import gymnasium  # noqa: PLC0415
 
     from trainer.config import config_of  # noqa: PLC0415
+    from trainer.engines.isaaclab.env import ManagedTaskEnv  # noqa: PLC0415
     from trainer.engines.isaaclab.task_env import IsaacLabEnv  # noqa: PLC0415
     from trainer.train import run  # noqa: PLC0415
 
@@ -82,9 +84,13 @@ def train(task_id: str, device: str, env_cfg: TaskEnvCfg, settings: dict[str, An
         engine: str, task: TaskConfig, num_envs: int, *, seed: int, device: str, num_threads: int | None
     ) -> IsaacLabEnv:
         env_cfg.scene.num_envs, env_cfg.seed, env_cfg.sim.device = num_envs, seed, device
-        return IsaacLabEnv(gymnasium.make(task_id, cfg=env_cfg).unwrapped)
+        simulation = gymnasium.make(task_id, cfg=env_cfg).unwrapped
+        assert isinstance(simulation, ManagedTaskEnv)
+        stack.callback(simulation.close)
+        return IsaacLabEnv(simulation)
 
-    return run(config_of(settings), PROG, make_env)
+    with contextlib.ExitStack() as stack:
+        return run(config_of(settings), PROG, make_env)
 
 
 if __name__ == "__main__":
