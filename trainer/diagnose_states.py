@@ -147,7 +147,8 @@ def _environment(
     config = checkpoint.config
     own = config.num_envs or 0
     alone = not checkpoint.content.get("other_ranks")  # else the environments are in parts, one a rank
-    if task in (None, config.task) and num_envs is None and own <= OWN_ENVIRONMENTS and alone:
+    here = config.engine == "mujoco"  # robots that another engine simulated cannot go on in this one
+    if task in (None, config.task) and num_envs is None and own <= OWN_ENVIRONMENTS and alone and here:
         env = LocomotionEnv(make_task(config.task), own, seed=config.seed, num_threads=num_threads)
         env.load_state_dict(checkpoint.content["environment"])
         return env, True

@@ -1,4 +1,4 @@
-"""`p3 eval`: policies judged side by side, on fixed terrains and seeds, in native MuJoCo.
+"""`p3 eval`: policies judged side by side, on fixed terrains and seeds, in native MuJoCo or mjlab.
 
 Every policy sees the same tiles, starts, dynamics, noise, commands and pushes: they are drawn from the seed, and an
 environment that ends draws nothing new.
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
-from trainer.env import LocomotionEnv
+from trainer.engines.registry import EngineName, check_engine, make_env
 from trainer.evaluate_episodes import (
     PLANE,
     Episodes,
@@ -28,7 +28,7 @@ from trainer.evaluate_episodes import (
     run_episodes,
     trial_task,
 )
-from trainer.evaluate_policy import Candidate, acting_in, action_of, load_candidate
+from trainer.evaluate_policy import Act, Candidate, acting_in, action_of, load_candidate
 from trainer.evaluate_table import Row, markdown, numbers, plot
 from trainer.tasks import LocomotionTask, TaskConfig, make_task
 
@@ -71,6 +71,10 @@ class EvalConfig:
     """Length of an episode."""
     task: str | None = None
     """Whose rewards and commands count; the checkpoints' own by default, if they have the same."""
+    engine: EngineName = "mujoco"
+    """Where: native MuJoCo, or mjlab (the G1's tasks); whatever a policy was trained in."""
+    device: str = "cpu"
+    """Where mjlab simulates: cpu, cuda:0, ..."""
     seed: int = 1000
     """Of everything random; other than the training's."""
     num_threads: int | None = None
@@ -142,20 +146,34 @@ def _part(
     candidates: Sequence[Candidate], task: LocomotionTask, level: int | None, config: EvalConfig
 ) -> Iterator[tuple[int, str, Episodes]]:
     """Every policy in the same environments from the same beginning."""
-    env = LocomotionEnv(
-        task, config.episodes, seed=config.seed, num_threads=config.num_threads, level=level, auto_reset=False
+    env = make_env(
+        config.engine,
+        task.config,
+        config.episodes,
+        seed=config.seed,
+        device=config.device,
+        num_threads=config.num_threads,
+        level=level,
+        auto_reset=False,
     )
     beginning = env.state_dict()
     for index, candidate in enumerate(candidates):
         for latent in config.latent:
             env.load_state_dict(beginning)
             torch.manual_seed(config.seed)
-            yield index, latent, run_episodes(acting_in(candidate, task, latent), env, config.seconds)
+            act = _on_cpu(acting_in(candidate, task, latent), env.device)
+            yield index, latent, run_episodes(act, env, config.seconds)
+
+
+def _on_cpu(act: Act, device: str) -> Act:
+    """`act`, whose networks are on the CPU, for an environment on `device`."""
+    return lambda observations: act(observations.cpu()).to(device)
 
 
 def _check(config: EvalConfig) -> None:
     if not config.checkpoints:
         raise ValueError("CHECKPOINT: expected at least one run directory or checkpoint file")
+    check_engine(config.engine, config.device)
     if not config.seconds > 0 or config.episodes < 1:
         raise ValueError("--seconds and --episodes: expected positive numbers")
     for option in ("latent", "level", "strengths"):
@@ -189,7 +207,7 @@ def _heading(config: EvalConfig, task: TaskConfig) -> str:
 
 def _protocol(config: EvalConfig, task: TaskConfig) -> dict[str, Any]:
     settings = asdict(config)
-    for name in ("checkpoints", "markdown", "json", "plot", "num_threads"):
+    for name in ("checkpoints", "markdown", "json", "plot", "num_threads", "device"):
         del settings[name]
     return {**settings, "task": task.name, "terrains": list(config.terrains or default_terrains(task))}
 

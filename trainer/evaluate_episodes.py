@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.env import LocomotionEnv, one_thread
+from trainer.env import TaskEnv, one_thread
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
 from trainer.tasks.terrains import TERRAINS
@@ -77,12 +77,12 @@ class Episodes:
         return torch.where(self.arrived, self.reward * (self.seconds / self.time), self.reward)
 
 
-def run_episodes(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, seconds: float) -> Episodes:
+def run_episodes(act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: float) -> Episodes:
     """Runs one episode in each environment of `env`, which is at its beginning, up to `seconds`."""
     dt = env.task.config.control_dt
-    running = torch.ones(env.num_envs, dtype=torch.bool)
+    running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
     fell, arrived = torch.zeros_like(running), torch.zeros_like(running)
-    time, reward, distance, energy = (torch.zeros(env.num_envs) for _ in range(4))
+    time, reward, distance, energy = (torch.zeros(env.num_envs, device=env.device) for _ in range(4))
     with torch.inference_mode(), one_thread():
         observations = env.get_observations()
         for _ in range(round(seconds / dt)):
@@ -100,10 +100,19 @@ def run_episodes(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, second
             if not running.any():
                 break
     success = arrived if env.curriculum is not None else ~fell
-    return Episodes(time, reward, distance, energy, fell, arrived, success, seconds)
+    return Episodes(
+        time=time.cpu(),
+        reward=reward.cpu(),
+        distance=distance.cpu(),
+        energy=energy.cpu(),
+        fell=fell.cpu(),
+        arrived=arrived.cpu(),
+        success=success.cpu(),
+        seconds=seconds,
+    )
 
 
-def evaluate(act: Callable[[TensorDict], Tensor], env: LocomotionEnv, seconds: float) -> Evaluation:
+def evaluate(act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: float) -> Evaluation:
     """Runs one episode in each environment of a new `env`, up to `seconds`; a course traversed is survived."""
     episodes = run_episodes(act, env, seconds)
     return Evaluation(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import torch
+
 from trainer.tasks import LocomotionTask, TaskConfig
 
 if TYPE_CHECKING:
@@ -22,15 +24,21 @@ class EnvMaker(Protocol):
         """E environments of a task in an engine."""
 
 
-def check_engine(engine: str, device: str, task: TaskConfig) -> None:
+def check_engine(engine: str, device: str, task: TaskConfig | None = None) -> None:
     """Says early what cannot be.
 
     Raises:
-        ValueError: The engine does not run on the device, or not this task.
+        ValueError: There is no such device, or the engine does not run on it, or not this task.
     """
     if engine == "mujoco" and device != "cpu":
         raise ValueError(f"--device: native MuJoCo runs on the CPU, got {device!r}; a GPU needs --engine mjlab")
-    if engine == "mjlab" and task.robot.planar:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ValueError(f"--device: expected cpu, cuda:0, ..., got {device!r}") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device: {device}, but torch finds no CUDA device here")
+    if engine == "mjlab" and task is not None and task.robot.planar:
         raise ValueError(f"--engine: mjlab runs the G1's tasks, not {task.name}")
 
 

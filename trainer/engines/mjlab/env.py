@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from typing import Any
 
 import torch
+import warp
 from mjlab.envs import ManagerBasedRlEnv
 from tensordict import TensorDict
 from torch import Tensor
@@ -35,7 +38,9 @@ class MjlabEnv(TaskEnv):
         cfg = env_cfg(task.config, num_envs, seed=seed, level=level)
         if not auto_reset:
             cfg.terminations = {}  # an episode that has ended goes on, as in the native engine
-        self.simulation = ManagerBasedRlEnv(cfg, str(task.device))
+        warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)  # it tells of every kernel
+        with contextlib.redirect_stdout(io.StringIO()):  # and mjlab of every term
+            self.simulation = ManagerBasedRlEnv(cfg, str(task.device))
         self._walk = walk(self.simulation)
         self._data: Any = self.simulation.sim.data
         super().__init__(self._walk.running, auto_reset=auto_reset)
@@ -48,8 +53,8 @@ class MjlabEnv(TaskEnv):
 
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
-        self.simulation.episode_length_buf = value.to(torch.int64)
-        self.episode.step = self.simulation.episode_length_buf.clone()
+        self.episode.step = value.to(torch.int64)
+        self.simulation.episode_length_buf = self.episode.step.clone()  # which mjlab counts up in place
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""

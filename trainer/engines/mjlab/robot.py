@@ -33,7 +33,7 @@ def robot_cfg(robot: RobotSpec, *, visual: bool = False) -> EntityCfg:
             pos=(0.0, 0.0, robot.standing_height),
             joint_pos=dict(zip(robot.joint_names, robot.default_pos, strict=True)),
         ),
-        articulation=EntityArticulationInfoCfg(actuators=(XmlActuatorCfg(target_names_expr=(".*",)),)),
+        articulation=EntityArticulationInfoCfg(actuators=(XmlActuatorCfg(target_names_expr=robot.joint_names),)),
     )
 
 

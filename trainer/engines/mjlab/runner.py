@@ -60,10 +60,17 @@ class P3Runner(MjlabOnPolicyRunner):
         """Continues from a checkpoint of this runner; of one of `p3 train`, takes over all but the robots' state.
 
         Raises:
-            ValueError: It is of another task, or not a checkpoint of the trainer.
+            ValueError: It is of another task or of networks of other sizes, or not a checkpoint of the trainer.
         """
         content = load_checkpoint(Path(path), self.cfg["task"])
-        if self.alg.load(content["algorithm"], load_cfg, strict):
+        try:
+            continues = self.alg.load(content["algorithm"], load_cfg, strict)
+        except RuntimeError as error:  # torch's, about shapes
+            raise ValueError(
+                f"{path}: of networks of other sizes than the agent's, which are the paper preset's (`p3 play` and"
+                " `p3 eval` take those of the run)"
+            ) from error
+        if continues:
             self.current_learning_iteration = content["iter"]
         environment, curriculum = content["environment"], self._running.curriculum
         self.env.unwrapped.common_step_counter = environment.get("common_step_counter", 0)
@@ -71,7 +78,8 @@ class P3Runner(MjlabOnPolicyRunner):
         # Another number of environments, such as a viewer's few, begins where it begins.
         if curriculum is not None and levels is not None and len(levels) == len(curriculum.level):
             curriculum.load_state_dict(environment["curriculum"])
-            self.env.reset()
+            with torch.inference_mode(self._running.state.root_pos.is_inference()):  # as the rollout before it was
+                self.env.reset()
         return {}
 
     def _config(self, run_dir: Path) -> TrainConfig:
