@@ -34,6 +34,7 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
     Attributes:
         managed: The task and its episodes.
         reader: The robots.
+        task_extras: Those of the last step, without Isaac Lab's log.
     """
 
     cfg: TaskEnvCfg
@@ -43,7 +44,7 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
         if cfg.scene.terrain.terrain_generator is not None:
             cfg.scene.terrain.terrain_generator.seed = cfg.seed  # the tiles are those of the task
         self._told_step = -1
-        self._task_extras: dict[str, Any] = {}
+        self.task_extras: dict[str, Any] = {}
         super().__init__(cfg, render_mode, **kwargs)
 
     def load_managers(self) -> None:
@@ -93,14 +94,14 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
         # Isaac Lab has counted this step already; rsl_rl may have set its count to anything.
         running.episode.step = self.episode_length_buf - 1
         outcome = self.managed.outcome(step)
-        self._told_step, self._task_extras = step, running.extras(outcome)  # before new episodes begin
+        self._told_step, self.task_extras = step, running.extras(outcome)  # before new episodes begin
         return outcome
 
     def step(self, action: Tensor) -> tuple[dict[str, Any], Tensor, Tensor, Tensor, dict[str, Any]]:
         """One control step of action [E, A]."""
         observations, reward, terminated, timed_out, extras = super().step(action)
-        log = {**self._task_extras["log"], **extras.pop("log", {})}  # popped: it would be told again at every step
-        return observations, reward, terminated, timed_out, {**self._task_extras, "log": log}
+        log = {**self.task_extras["log"], **extras.pop("log", {})}  # popped: it would be told again at every step
+        return observations, reward, terminated, timed_out, {**self.task_extras, "log": log}
 
     def begin(self, env_ids: Tensor) -> None:
         """New episodes for env_ids [K]: puts their robots where the task says."""

@@ -36,8 +36,8 @@ class IsaacLabEnv(TaskEnv):
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""
-        _, reward, terminated, timed_out, extras = self.simulation.step(actions.detach())
-        return self.running.observations, reward.clone(), terminated | timed_out, extras
+        _, reward, terminated, timed_out, _ = self.simulation.step(actions.detach())
+        return self.running.observations, reward.clone(), terminated | timed_out, self.simulation.task_extras
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors from which `load_state_dict` continues: episodes and robots, not PhysX's contacts."""
@@ -54,8 +54,9 @@ class IsaacLabEnv(TaskEnv):
         """Continues from `state_dict()` of an environment of this engine, of the same task, size and seed."""
         robots = {name: value.to(self.device) for name, value in state["engine"].items()}
         robot = self.simulation.reader.robot
-        robot.write_root_link_state_to_sim(robots["root"])
-        robot.write_joint_state_to_sim(robots["joint_pos"], robots["joint_vel"])
-        self.running.tile_of.copy_(robots["tile_of"])
-        self.running.load_state_dict(state, self.simulation.read(), robots["tile_of"])
-        self.simulation.episode_length_buf = self.episode.step.clone()
+        with torch.inference_mode():  # as rollouts are: what Isaac Lab has made there can be written to nowhere else
+            robot.write_root_link_state_to_sim(robots["root"])
+            robot.write_joint_state_to_sim(robots["joint_pos"], robots["joint_vel"])
+            self.running.tile_of.copy_(robots["tile_of"])
+            self.running.load_state_dict(state, self.simulation.read(), robots["tile_of"])
+            self.simulation.episode_length_buf = self.episode.step.clone()
