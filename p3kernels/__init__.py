@@ -3,6 +3,7 @@
 from p3kernels.backends import available_backends
 from p3kernels.estimators import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo
 from p3kernels.ops.elu_moments import elu_moments
+from p3kernels.ops.gaussian_head import gaussian_head
 from p3kernels.ops.leaky_relu_moments import leaky_relu_moments
 from p3kernels.ops.linear_elu_moments import linear_elu_moments
 from p3kernels.ops.linear_moments import linear_moments
@@ -21,6 +22,7 @@ __all__ = [
     "__version__",
     "available_backends",
     "elu_moments",
+    "gaussian_head",
     "leaky_relu_moments",
     "linear_elu_moments",
     "linear_moments",

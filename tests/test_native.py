@@ -34,11 +34,25 @@ def run(*command: object, **environment: str) -> str:
     return done.stdout
 
 
-def test_under_address_and_undefined_behaviour_sanitizers(tmp_path):
+def configured(folder: Path, sanitizers: str) -> Path:
+    """The native tests in `folder`, ready to be built."""
     if shutil.which(os.environ.get("CXX", "c++"), path=PATH) is None:
         pytest.skip("no C++ compiler")
-    options = ("-DP3_TESTS=ON", "-DP3_PYTHON=OFF", "-DP3_CUDA=off", "-DP3_SANITIZE=address,undefined")
-    run(tool("cmake"), "-S", ROOT, "-B", tmp_path, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", *options)
-    run(tool("cmake"), "--build", tmp_path)
-    said = run(tool("ctest"), "--test-dir", tmp_path, "--output-on-failure", "--no-tests=error")
+    options = ("-DP3_TESTS=ON", "-DP3_PYTHON=OFF", "-DP3_CUDA=off", f"-DP3_SANITIZE={sanitizers}")
+    run(tool("cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", *options)
+    return folder
+
+
+def test_under_address_and_undefined_behaviour_sanitizers(tmp_path):
+    folder = configured(tmp_path, "address,undefined")
+    run(tool("cmake"), "--build", folder)
+    said = run(tool("ctest"), "--test-dir", folder, "--output-on-failure", "--no-tests=error")
     assert "100% tests passed" in said
+    assert "out of 2" in said
+
+
+def test_cuda_kernels_under_the_thread_sanitizer(tmp_path):
+    """A barrier that a kernel lacks is a race between the shim's threads."""
+    folder = configured(tmp_path, "thread")
+    run(tool("cmake"), "--build", folder, "--target", "p3_cuda_tests")
+    assert "all CUDA kernels are right" in run(folder / "p3_cuda_tests")
