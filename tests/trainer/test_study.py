@@ -403,7 +403,7 @@ def test_the_studies_are_listed(capsys):
         cli.main(["study", "--help"])
     assert stop.value.code == 0
     output = capsys.readouterr().out
-    assert all(f"\n  {name}" in output for name in ("estimators", "baselines", "cost"))
+    assert all(f"\n  {name}" in output for name in ("estimators", "baselines", "cost", "scale"))
 
 
 def test_cost_measures_time_and_memory(tmp_path, capsys):

@@ -15,7 +15,7 @@ import tyro
 
 from trainer.interrupt import Interrupted
 from trainer.metrics import replace_file
-from trainer.study import cost
+from trainer.study import cost, scale
 from trainer.study.analysis import Analysis, analyse
 from trainer.study.conduct import conduct
 from trainer.study.figures import write_figures
@@ -23,6 +23,9 @@ from trainer.study.plan import STUDIES, EvalSettings, Settings, Study
 from trainer.study.pool import cores
 from trainer.study.section import merge, numbers_table, tests_table, write_section
 from trainer.tasks import TASKS, make_task
+
+COUNTS = {"cost": cost, "scale": scale}
+"""Studies of one update, without a training."""
 
 
 @dataclass
@@ -70,7 +73,9 @@ class StudyConfig:
 
 
 def _help(prog: str) -> str:
-    summaries = {name: study.summary for name, study in STUDIES.items()} | {"cost": cost.SUMMARY}
+    summaries = {name: study.summary for name, study in STUDIES.items()} | {
+        name: module.SUMMARY for name, module in COUNTS.items()
+    }
     width = max(map(len, summaries)) + 2
     listing = "\n".join(f"  {name:<{width}}{text}" for name, text in summaries.items())
     return f"studies:\n{listing}\n\n'{prog} NAME --help' tells about one of them."
@@ -89,10 +94,10 @@ def main(arguments: Sequence[str], prog: str = "p3 study") -> int:
         epilog=_help(prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=[*STUDIES, "cost"], help="one of the studies below")
+    parser.add_argument("name", metavar="NAME", choices=[*STUDIES, *COUNTS], help="one of the studies below")
     name = parser.parse_args(list(arguments[:1])).name
-    if name == "cost":
-        return cost.main(arguments[1:], prog=f"{prog} cost")
+    if name in COUNTS:
+        return COUNTS[name].main(arguments[1:], prog=f"{prog} {name}")
     return _study(STUDIES[name], arguments, f"{prog} {name}")
 
 

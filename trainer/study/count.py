@@ -1,0 +1,210 @@
+"""What an update allocates, keeps, moves and computes: counted operation by operation as it runs, on any device.
+
+Counted, not measured: tensors as they are, without an allocator's rounding and cache, without scratch memory inside an
+operation, and without what a simulator or a driver takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from trainer.bench import fill, make_algorithm
+from triton_kernels.roofline import least_seconds
+
+_KEPT_ON_A_CPU = "p3kernels::mlp_mixture_log_prob_cpu"
+"""Its second output caches activations, which the Triton operator computes again."""
+_NOTHING_MOVED = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """Of one update of some number of environments; everything is linear in that number."""
+
+    weights: float
+    """Bytes of parameters and statistics."""
+    training: float
+    """Bytes of gradients, Adam's moments and the copy of the last good state."""
+    rollout: float
+    """Bytes of the stored rollout."""
+    saved: float
+    """Bytes saved for the backward pass, where they are most: of one minibatch."""
+    peak: float
+    """Bytes that the update allocates, where they are most; `saved` is in it."""
+    moved: float
+    """Bytes that the operations read and write."""
+    flops: float
+    """Of matrix products and convolutions that torch knows; those inside an operator of ours are not in it."""
+    operators_moved: float
+    """Bytes in and out of operators of ours, in `moved`."""
+    launches: float
+    """Operations that are not views: about as many kernels."""
+    seconds: float
+    """Least on an H100 with the products in float32, operator by operator, `operators_moved` apart."""
+    seconds_tf32: float
+    """In TF32."""
+
+    def at(self, other: Count, num_envs: tuple[int, int], target: float) -> Count:
+        """At `target` environments, from this count at the first of `num_envs` and the other at the second."""
+        share = (target - num_envs[0]) / (num_envs[1] - num_envs[0])
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Count(*(one + share * (two - one) for one, two in pairs))
+
+
+class Counter(TorchDispatchMode):
+    """While entered, counts the operations of this thread and what they allocate.
+
+    Attributes:
+        live: Bytes allocated since it was entered and still there.
+        peak: The most that `live` was.
+        saved: Bytes of those and of others that the autograd graph holds.
+        saved_peak: The most that `saved` was.
+    """
+
+    def __init__(self, uncounted: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.live = self.peak = self.saved = self.saved_peak = 0
+        self.moved = self.operators_moved = self.flops = self.launches = 0
+        self.seconds = self.seconds_tf32 = 0.0
+        self._alive: dict[int, int] = {}
+        self._held: dict[int, int] = {}
+        self._uncounted = {_key(tensor) for tensor in uncounted}
+        self._caches: set[int] = set()
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Operations and saved tensors alike."""
+        with self, torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
+            yield
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operation and counts it."""
+        kwargs = kwargs or {}
+        before = {_key(tensor) for tensor in _tensors((args, kwargs))}
+        out = func(*args, **kwargs)
+        name = func._schema.name
+        if name == _KEPT_ON_A_CPU:
+            self._caches.add(_key(out[1]))
+            weakref.finalize(out[1].untyped_storage(), self._caches.discard, _key(out[1]))
+        for tensor in _tensors(out):
+            if _key(tensor) not in before:
+                self._allocated(tensor)
+        if not func.is_view and name not in _NOTHING_MOVED:
+            self._ran(func, name, args, kwargs, out)
+        return out
+
+    def _ran(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        tensors = [tensor for tensor in _tensors((args, kwargs, out)) if _key(tensor) not in self._caches]
+        moved = sum(min(t.numel() * t.element_size(), t.untyped_storage().nbytes()) for t in tensors)
+        self.launches += 1
+        self.moved += moved
+        if name.startswith("p3kernels::"):
+            self.operators_moved += moved
+            return
+        formula = flop_registry.get(func._overloadpacket)
+        flops = formula(*args, **kwargs, out_val=out) if formula is not None else 0
+        self.flops += flops
+        self.seconds += max(least_seconds(moved, flops, "ieee"))
+        self.seconds_tf32 += max(least_seconds(moved, flops, "tf32"))
+
+    def totals(self) -> dict[str, float]:
+        """Of everything so far, by the names of `Count`."""
+        names = ("peak", "moved", "flops", "operators_moved", "launches", "seconds", "seconds_tf32")
+        return {name: getattr(self, name) for name in names}
+
+    def _allocated(self, tensor: Tensor) -> None:
+        key, size = _key(tensor), tensor.untyped_storage().nbytes()
+        if key in self._alive or key in self._caches:
+            return
+        self._alive[key] = size
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(tensor.untyped_storage(), self._freed, key)
+
+    def _freed(self, key: int) -> None:
+        self.live -= self._alive.pop(key)
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        key, size = _key(tensor), tensor.untyped_storage().nbytes()
+        if key not in self._held and key not in self._uncounted | self._caches:
+            self._held[key] = size
+            self.saved += size
+            self.saved_peak = max(self.saved_peak, self.saved)
+            weakref.finalize(tensor.untyped_storage(), self._released, key)
+        return tensor.detach()  # the tensor itself, where it is the operation's output, would keep itself alive
+
+    def _released(self, key: int) -> None:
+        self.saved -= self._held.pop(key)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum({_key(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
+def count_update(method: str, num_envs: int, backend: str | None) -> Count:
+    """One real update by `method` at the paper's network sizes, 24 steps, 5 epochs of 4 minibatches.
+
+    One epoch runs, and counts five times.
+
+    Args:
+        method: As for `p3 train --method`.
+        num_envs: At least 48: smaller minibatches go another way through the encoder.
+        backend: Of the estimator: "reference" is plain torch, layer by layer; None is our operators.
+    """
+    algorithm, observations = make_algorithm(method, num_envs)
+    networks = (algorithm.actor, algorithm.critic)
+    algorithm.actor.estimator = dataclasses.replace(algorithm.actor.estimator, backend=backend)
+    epochs, algorithm.num_learning_epochs = algorithm.num_learning_epochs, 1
+    fill(algorithm, observations)
+    algorithm.update()  # makes the optimiser's state
+    fill(algorithm, observations)
+    states = [tensor for net in networks for tensor in (*net.parameters(), *net.buffers())]
+    counter, phases = Counter(states), []
+
+    def noting(call: Callable[[], Any], *, after: bool) -> Callable[[], Any]:
+        def noted() -> Any:
+            if not after:
+                phases.append(counter.totals())
+            result = call()
+            if after:
+                phases.append(counter.totals())
+            return result
+
+        return noted
+
+    algorithm._rollout = noting(algorithm._rollout, after=True)
+    algorithm._finish = noting(algorithm._finish, after=False)
+    with counter.counting():
+        algorithm.update()
+    prepared, trained, ended = *phases, counter.totals()
+    totals = {name: ended[name] + (epochs - 1) * (trained[name] - prepared[name]) for name in counter.totals()}
+    gradients = [p.grad for net in networks for p in net.parameters() if p.grad is not None]
+    moments = _tensors(list(algorithm.optimizer.state.values()))
+    storage = algorithm.storage
+    stored = _tensors([list(storage.observations.values()), *(getattr(storage, name) for name in vars(storage))])
+    return Count(
+        weights=_bytes(states),
+        training=_bytes(gradients) + 2 * _bytes(moments) + _bytes(states),
+        rollout=_bytes(stored),
+        saved=counter.saved_peak,
+        # Not that of the last phase, which copies the weights: at many environments it is never there.
+        peak=trained["peak"],
+        **{name: value for name, value in totals.items() if name != "peak"},
+    )

@@ -1,0 +1,271 @@
+"""`p3 study scale`: memory and least time of a PPO update at the paper's size on an H100, counted, beside its table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from p3kernels import CovarianceMatching, MomentMatching, MonteCarlo
+from trainer.algorithms.methods import parse_method
+from trainer.metrics import replace_file
+from trainer.study.cost import METHODS, PAPER
+from trainer.study.count import Count, count_update
+from trainer.study.section import merge, paragraph, table
+from trainer.study.versions import versions
+from triton_kernels.roofline import BYTES_PER_SECOND, FLOPS_PER_SECOND, least_seconds
+
+SUMMARY = "memory and least time of an update at 4096 environments on an H100, counted, beside the paper's table"
+BASE = "simple-actor-critic"
+STEPS_IN_UPDATE = 20
+"""Minibatches, 5 epochs of 4: so many optimiser steps."""
+NVLINK_BYTES_PER_SECOND = 450e9
+"""H100 SXM, one direction."""
+_RECOMPUTED = (4 + STEPS_IN_UPDATE * 4) / (4 + STEPS_IN_UPDATE * 3)
+"""Passes of our Monte Carlo operator over those of plain torch: the backward pass goes forward again. The 4 are the old
+likelihood's, which has no backward pass."""
+_MIB = 2**20
+
+
+@dataclass
+class ScaleConfig:
+    """Count what one PPO update needs, by running it small and scaling it up, and tell what that is on an H100."""
+
+    methods: tuple[str, ...] = METHODS
+    """As for p3 train --method; simple-actor-critic, from which the differences are, among them."""
+    num_envs: int = 4096
+    """Environments, 24 steps each, to scale to."""
+    counted: tuple[int, int] = (64, 128)
+    """Environments of the updates that are run and counted; at least 48."""
+    out: Path | None = None
+    """Also write the counts here, as JSON."""
+    docs: Path | None = None
+    """Merge the section into this Markdown page."""
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One method's update at some number of environments."""
+
+    ours: Count
+    """With our operators, as their Triton versions keep things."""
+    plain: Count | None
+    """With plain torch, layer by layer and sample by sample; None where the method has no operator of ours."""
+    sampled: bool
+    """Whether our operator computes its forward pass again."""
+
+    def resident(self, count: Count) -> float:
+        """Bytes that are there all the time."""
+        return count.weights + count.training + count.rollout
+
+    def whole(self, count: Count) -> float:
+        """Bytes at the worst moment."""
+        return self.resident(count) + count.peak
+
+    @property
+    def operator_flops(self) -> float:
+        """Inside our operators: what plain torch does there, and the second forward pass."""
+        if self.plain is None:
+            return 0.0
+        return (self.plain.flops - self.ours.flops) * (_RECOMPUTED if self.sampled else 1.0)
+
+    def our_seconds(self, precision: str) -> float:
+        """Least, operator by operator; our operators as one, with nothing but their inputs and outputs moved."""
+        rest = self.ours.seconds if precision == "ieee" else self.ours.seconds_tf32
+        return rest + max(least_seconds(self.ours.operators_moved, self.operator_flops, precision))
+
+
+def main(arguments: Sequence[str], prog: str = "p3 study scale") -> int:
+    """Counts, prints and writes the tables.
+
+    Returns:
+        0; 2 for what cannot begin.
+    """
+    config = tyro.cli(ScaleConfig, args=list(arguments), prog=prog)
+    try:
+        _check(config)
+        counts = count_methods(config.methods, config.counted)
+        if config.out is not None:
+            content = {"counted": config.counted, "versions": versions(), "counts": counts}
+            replace_file(config.out, (json.dumps(content, indent=2, default=dataclasses.asdict) + "\n").encode())
+        section = write_section(counts, config, shlex.join([*prog.split(), *arguments]))
+        print(section)
+        if config.docs is not None:
+            merge(config.docs, "scale", section)
+    except (ValueError, OSError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _check(config: ScaleConfig) -> None:
+    for method in config.methods:
+        parse_method(method)
+    if BASE not in config.methods:
+        raise ValueError(f"--methods: expected {BASE!r} among them, got {', '.join(config.methods)}")
+    low, high = config.counted
+    if not 48 <= low < high:
+        raise ValueError(f"--counted: expected two numbers, 48 or more and rising, got {low} {high}")
+    if config.num_envs < 1:
+        raise ValueError(f"--num-envs: expected at least 1, got {config.num_envs}")
+    for name, path in (("--out", config.out and config.out.parent), ("--docs", config.docs)):
+        if path is not None and not path.exists():
+            raise ValueError(f"{name}: no {path}")
+
+
+Counts = Mapping[str, Mapping[str, Sequence[Count]]]
+"""By method, then "ours" and "plain", at the two numbers of environments."""
+
+
+def count_methods(methods: Sequence[str], counted: tuple[int, int]) -> dict[str, dict[str, list[Count]]]:
+    """Runs and counts the updates, one after the other."""
+    counts: dict[str, dict[str, list[Count]]] = {}
+    for method in methods:
+        print(f"counting {method} ...", file=sys.stderr, flush=True)
+        counts[method] = {"ours": [count_update(method, num_envs, None) for num_envs in counted]}
+        if isinstance(parse_method(method).estimator, MomentMatching | MonteCarlo | CovarianceMatching):
+            counts[method]["plain"] = [count_update(method, num_envs, "reference") for num_envs in counted]
+    return counts
+
+
+def scaled(counts: Counts, method: str, counted: tuple[int, int], num_envs: float) -> Scaled:
+    """The method's counts at `num_envs`."""
+    ours, plain = (
+        pair[0].at(pair[1], counted, num_envs) if pair is not None else None
+        for pair in (counts[method]["ours"], counts[method].get("plain"))
+    )
+    assert ours is not None
+    return Scaled(ours, plain, isinstance(parse_method(method).estimator, MonteCarlo))
+
+
+def memory_table(rows: Mapping[str, Scaled]) -> str:
+    """MiB by method, and the paper's MB."""
+    header = ["method", "saved, plain", "saved, ours", "peak, plain", "peak, ours", "whole, plain", "whole, ours"]
+    header += ["above simple, plain", "above simple, ours", "above simple, paper", "paper, MB"]
+    base, paper_base = rows[BASE].whole(rows[BASE].ours), PAPER[BASE][1]
+    lines = []
+    for method, row in rows.items():
+        plain, ours, paper = row.plain or row.ours, row.ours, PAPER.get(method)
+        cells = [plain.saved, ours.saved, plain.peak, ours.peak, row.whole(plain), row.whole(ours)]
+        cells += [row.whole(plain) - base, row.whole(ours) - base]
+        texts = [f"{cell / _MIB:.0f}" for cell in cells]
+        texts += ["–", "–"] if paper is None else [f"{paper[1] - paper_base:.0f}", f"{paper[1]:.0f}"]
+        lines.append([f"`{method}`", *texts])
+    return table(header, lines)
+
+
+def time_table(rows: Mapping[str, Scaled]) -> str:
+    """Work of an update and its least time by method, and the paper's seconds."""
+    header = ["method", "TFLOP, plain", "TFLOP, ours", "GB moved, plain", "GB moved, ours", "kernels, plain"]
+    header += ["kernels, ours", "ms, plain", "ms, ours", "ms, ours, TF32", "paper, ms"]
+    lines = []
+    for method, row in rows.items():
+        plain, ours, paper = row.plain or row.ours, row.ours, PAPER.get(method)
+        cells = [f"{plain.flops / 1e12:.1f}", f"{(ours.flops + row.operator_flops) / 1e12:.1f}"]
+        cells += [f"{count.moved / 1e9:.0f}" for count in (plain, ours)]
+        cells += [f"{count.launches:.0f}" for count in (plain, ours)]
+        cells += [f"{1e3 * seconds:.0f}" for seconds in (plain.seconds, row.our_seconds("ieee"))]
+        cells += [f"{1e3 * row.our_seconds('tf32'):.0f}", "–" if paper is None else f"{1e3 * paper[0]:.0f}"]
+        lines.append([f"`{method}`", *cells])
+    return table(header, lines)
+
+
+def growth_table(counts: Counts, config: ScaleConfig, environments: Sequence[int] = (1024, 4096, 16384)) -> str:
+    """GiB at the worst moment, by method and number of environments."""
+    header = ["method", *(f"{number}, {kind}" for number in environments for kind in ("plain", "ours"))]
+    lines = []
+    for method in counts:
+        cells = []
+        for number in environments:
+            row = scaled(counts, method, config.counted, number)
+            cells += [f"{row.whole(count) / 2**30:.1f}" for count in (row.plain or row.ours, row.ours)]
+        lines.append([f"`{method}`", *cells])
+    return table(header, lines)
+
+
+def ranks_table(counts: Counts, config: ScaleConfig, method: str, ranks: Sequence[int] = (1, 2, 4, 8)) -> str:
+    """What one of so many ranks has, and what they say to each other."""
+    header = ["ranks", "environments each", "MiB each, ours", "ms, ours", "MB all-reduced a step", "ms all-reduced"]
+    lines = []
+    for number in ranks:
+        row = scaled(counts, method, config.counted, config.num_envs / number)
+        message = row.ours.weights  # a gradient as large as each weight, the statistics apart
+        seconds = STEPS_IN_UPDATE * 2 * (number - 1) / number * message / NVLINK_BYTES_PER_SECOND
+        cells = [f"{config.num_envs // number}", f"{row.whole(row.ours) / _MIB:.0f}"]
+        cells += [f"{1e3 * row.our_seconds('ieee'):.0f}", f"{message / 1e6:.1f}", f"{1e3 * seconds:.2f}"]
+        lines.append([str(number), *cells])
+    return table(header, lines)
+
+
+def _per_sample(rows: Mapping[str, Scaled]) -> str:
+    """How the update's peak grows with N, from the fewest and the most samples that were counted."""
+    sampled = sorted((int(name[3:-1]), row) for name, row in rows.items() if name.startswith("mc("))
+    if len(sampled) < 2:
+        return ""
+    (few, first), (many, last) = sampled[0], sampled[-1]
+    growth = {
+        "plain torch": ((last.plain or last.ours).peak - (first.plain or first.ours).peak) / (many - few) / _MIB,
+        "our operators": (last.ours.peak - first.ours.peak) / (many - few) / _MIB,
+    }
+    text = ", ".join(f"{value:.0f} MiB with {name}" for name, value in growth.items())
+    return f"From N = {few} to {many} each sample adds to the peak: {text}. The paper's table: {_paper_slope():.0f} MB."
+
+
+def _paper_slope() -> float:
+    return (PAPER["mc(50)"][1] - PAPER["mc(5)"][1]) / 45
+
+
+def write_section(counts: Counts, config: ScaleConfig, command: str) -> str:
+    """As Markdown."""
+    rows = {method: scaled(counts, method, config.counted, config.num_envs) for method in counts}
+    made_with = ", ".join(f"{name} {version}" for name, version in versions().items())
+    low, high = config.counted
+    fp32, tf32 = (FLOPS_PER_SECOND[name] / 1e12 for name in ("ieee", "tf32"))
+    about = (
+        f"Counted, not measured. A real update (paper-size networks, random data of the G1's sizes, 24 steps, 4"
+        f" minibatches) was run at {low} and {high} environments on a CPU, every operation and every tensor saved for"
+        f" the backward pass counted as it ran, and the counts, which are linear in the environments, taken to"
+        f" {config.num_envs}: minibatches of {config.num_envs * 6} samples, 5 epochs. Times are the sum over"
+        f" operations of the greater of bytes / {BYTES_PER_SECOND / 1e12:.2f} TB/s and operations / {fp32:.0f} TFLOP/s"
+        f" (TF32: {tf32:.0f}): a bound without launches, not a prediction. Made with {made_with}."
+    )
+    memory = (
+        "Memory in MiB. *saved*: tensors kept for the backward pass of a minibatch; *peak*: all that the update"
+        " allocates at its worst moment, *saved* among it; *whole*: with weights, gradients, Adam, the copy of the"
+        f" last good state and the stored rollout; *above simple*: more than `{BASE}`. *plain*: the estimator in plain"
+        " torch, layer by layer, all samples at once; *ours*: our operators, which keep no activations of samples."
+    )
+    time = (
+        "Work and least time of one update. Operations inside our operators are those of plain torch, plus a second"
+        " forward pass under Monte Carlo; of the bytes inside them only inputs and outputs are counted."
+    )
+    parts = [
+        f"```bash\n{command}\n```",
+        paragraph(about),
+        "## Memory",
+        paragraph(memory),
+        memory_table(rows),
+        paragraph(_per_sample(rows)),
+        "## Time",
+        paragraph(time),
+        time_table(rows),
+        "## Growth with environments",
+        paragraph("GiB at the worst moment; everything but the weights is proportional to the environments."),
+        growth_table(counts, config),
+    ]
+    method = "mm" if "mm" in counts else next(iter(counts))
+    parts += [
+        "## Growth with ranks",
+        paragraph(
+            f"`{method}`, the same {config.num_envs} environments over ranks. A step all-reduces every gradient, by a"
+            f" ring over NVLink at {NVLINK_BYTES_PER_SECOND / 1e9:.0f} GB/s, latency apart; other messages are small."
+        ),
+        ranks_table(counts, config, method),
+    ]
+    return "\n\n".join(part for part in parts if part)
