@@ -37,7 +37,8 @@ class ManagedTask:
     Attributes:
         running: The task and its episodes.
         ground: Height maps of its tiles, for the scan and the ground below the feet.
-        dynamics: [E, 5]: what was randomised, for `RobotState.dynamics`.
+        dynamics: [E, 5]: what was drawn for the episodes, for `RobotState.dynamics` where the engine randomises each.
+        reward_rows: Row of each reward term in `Outcome.rates`.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class ManagedTask:
         self._read = read
         self._outcome: Outcome | None = None
         self._judged = -1
-        self._reward_rows = {name: row for row, name in enumerate(task.config.rewards)}
+        self.reward_rows = {name: row for row, name in enumerate(task.config.rewards)}
         self._begun = torch.zeros(num_envs, dtype=torch.bool, device=task.device)
         self._any_begun = False
 
@@ -71,13 +72,9 @@ class ManagedTask:
     def outcome(self, step: int) -> Outcome:
         """After the physics: what control step number `step` led to; worked out when it is first asked for."""
         if step != self._judged or self._outcome is None:
-            state, broken = self._sound(self._read())
+            state, broken = sound(self._read(), self.running.state)
             self._outcome, self._judged = self.running.after_physics(state, broken), step
         return self._outcome
-
-    def reward(self, step: int, name: str) -> Tensor:
-        """[E]: the reward term `name` before its weight, a rate per second."""
-        return self.outcome(step).rates[self._reward_rows[name]]
 
     def update_levels(self, env_ids: Tensor) -> None:
         """Before new episodes begin: moves those of env_ids [K] whose episode ended along the terrain's levels."""
@@ -99,23 +96,23 @@ class ManagedTask:
         if self._any_begun:
             begun = self._begun.nonzero().squeeze(-1)
             self._begun[:], self._any_begun = False, False
-            self.running.begin(begun, _at_rest(self._read().select(begun)))
+            self.running.begin(begun, at_rest(self._read().select(begun)))
         return self.running.observations
 
-    def _sound(self, state: RobotState) -> tuple[RobotState, Tensor]:
-        """The state with that of the last step where it is not finite or absurd, and where that is, [E]."""
-        columns = [getattr(state, field.name).flatten(1) for field in fields(state) if field.name != "body_contact"]
-        sound = (torch.cat(columns, 1).abs() < _ABSURD).all(1)  # false for what is not a number
-        before = self.running.state
 
-        def mended(name: str) -> Tensor:
-            value = getattr(state, name)
-            return torch.where(sound.view(-1, *[1] * (value.ndim - 1)), value, getattr(before, name))
+def sound(state: RobotState, before: RobotState) -> tuple[RobotState, Tensor]:
+    """The state with that of the step before where it is not finite or absurd, and where that is, [E] bool."""
+    columns = [getattr(state, field.name).flatten(1) for field in fields(state) if field.name != "body_contact"]
+    fine = (torch.cat(columns, 1).abs() < _ABSURD).all(1)  # false for what is not a number
 
-        return RobotState(**{field.name: mended(field.name) for field in fields(state)}), ~sound
+    def mended(name: str) -> Tensor:
+        value = getattr(state, name)
+        return torch.where(fine.view(-1, *[1] * (value.ndim - 1)), value, getattr(before, name))
+
+    return RobotState(**{field.name: mended(field.name) for field in fields(state)}), ~fine
 
 
-def _at_rest(state: RobotState) -> RobotState:
+def at_rest(state: RobotState) -> RobotState:
     """The robots as they begin: in the air, without motion and torque, whatever sensors say before the first step."""
     still = ("root_lin_vel", "root_ang_vel", "joint_vel", "joint_torque", "foot_vel", "foot_force", "body_contact")
     return replace(state, **{name: torch.zeros_like(getattr(state, name)) for name in still})

@@ -23,7 +23,7 @@ def observation(env: ManagedTaskEnv, group: str) -> Tensor:
 
 def reward_rate(env: ManagedTaskEnv, term: str) -> Tensor:
     """[E]: a reward term of the task per second, before its weight."""
-    return env.outcome.rates[list(env.managed.task.config.rewards).index(term)]
+    return env.outcome.rates[env.managed.reward_rows[term]]
 
 
 def fall(env: ManagedTaskEnv) -> Tensor:

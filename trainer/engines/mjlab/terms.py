@@ -5,7 +5,7 @@ The command term keeps the task; the others find it there. Time-out terms leave 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -17,6 +17,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.engines.ground import Ground
+from trainer.engines.managed import at_rest, sound
 from trainer.engines.mjlab.robot import DYNAMICS_FIELDS, ENTITY, RobotBatch
 from trainer.engines.mjlab.terrain import tiles_of
 from trainer.tasks.locomotion import LocomotionTask, TaskConfig
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from mjlab.envs import ManagerBasedRlEnv
 
 COMMAND = "walk"
-_ABSURD = 1e6
-"""Finite values beyond this are a diverged simulation too: float32 observations would overflow next."""
 
 
 @dataclass(kw_only=True)
@@ -103,7 +102,7 @@ class WalkCommand(CommandTerm):
         if not self._judged or self._outcome is None:
             # mjlab has counted this step already, and a runner may have set the count to anything.
             self.running.episode.step = self._env.episode_length_buf - 1
-            self._outcome, self._judged = self.running.after_physics(*self._sound(self._read())), True
+            self._outcome, self._judged = self.running.after_physics(*sound(self._read(), self.running.state)), True
             self._env.extras["final_observations"] = self._outcome.observations
         return self._outcome
 
@@ -131,7 +130,7 @@ class WalkCommand(CommandTerm):
         if self._any_begun:
             begun = self._begun.nonzero().squeeze(-1)
             self._begun[:], self._any_begun = False, False
-            self.running.begin(begun, _at_rest(self._read().select(begun)))
+            self.running.begin(begun, at_rest(self._read().select(begun)))
         return self.running.observations
 
     def _read(self) -> RobotState:
@@ -143,34 +142,11 @@ class WalkCommand(CommandTerm):
         groups = self.running.task.observe(self._read(), self.running.episode, generator)
         return TensorDict(groups, batch_size=[self.num_envs])
 
-    def _sound(self, state: RobotState) -> tuple[RobotState, Tensor]:
-        """The state, with that of the step before where it is absurd or not finite, and where that is, [E]."""
-        columns = [getattr(state, field.name).flatten(1) for field in fields(state) if field.name != "body_contact"]
-        sound = (torch.cat(columns, 1).abs() < _ABSURD).all(1)  # false for what is not a number
-        before = self.running.state
-
-        def mended(name: str) -> Tensor:
-            value = getattr(state, name)
-            return torch.where(sound.view(-1, *[1] * (value.ndim - 1)), value, getattr(before, name))
-
-        return RobotState(**{field.name: mended(field.name) for field in fields(state)}), ~sound
-
     def _update_metrics(self) -> None: ...
 
     def _resample_command(self, env_ids: Tensor) -> None: ...
 
     def _update_command(self, env_ids: Tensor | None) -> None: ...
-
-
-def _at_rest(state: RobotState) -> RobotState:
-    """The robots as they begin: in the air and without torque, whatever sensors say before the first step."""
-    return replace(
-        state,
-        joint_torque=torch.zeros_like(state.joint_torque),
-        foot_vel=torch.zeros_like(state.foot_vel),
-        foot_force=torch.zeros_like(state.foot_force),
-        body_contact=torch.zeros_like(state.body_contact),
-    )
 
 
 @dataclass(kw_only=True)
