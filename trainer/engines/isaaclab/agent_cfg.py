@@ -16,7 +16,7 @@ from trainer.tasks.g1 import G1_FLAT, G1_PARKOUR
 
 
 def _paper(task: str) -> TrainConfig:
-    return TrainConfig(task=task, preset="paper", engine="isaaclab", device="cuda:0")
+    return TrainConfig(task=task, preset="paper", engine="isaaclab")  # the launcher says on which device
 
 
 def parkour_settings() -> dict[str, Any]:
