@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROG = "python -m trainer.engines.isaaclab.train"
 _NOT_INSTALLED = """Isaac Lab 2.3.2 with Isaac Sim 5.1 is not installed here ({error}).
 It needs Linux, Python 3.11 and an NVIDIA GPU:
-    pip install 'p3kernels[isaaclab]' --extra-index-url https://pypi.nvidia.com
+    pip install 'p3kernels[isaaclab]', with the package index that Isaac Sim's installation guide names
 To train without it: p3 train --engine mujoco"""
 _HYDRA = ("hydra.run.dir=.", "hydra.output_subdir=null", "hydra/job_logging=none")
 """The run directory has its own record of the settings; Hydra shall not begin another."""
