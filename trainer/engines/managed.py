@@ -18,6 +18,7 @@ from trainer.engines.ground import Ground
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.running import Outcome, RunningTask, Start
 from trainer.tasks.state import RobotState
+from trainer.tasks.terrains import Terrain
 
 _ABSURD = 1e6
 """Finite values beyond this are a diverged simulation too: float32 observations would overflow next."""
@@ -33,6 +34,7 @@ class ManagedTask:
             after every control step's physics, and again when new episodes have begun and kinematics are up to date.
         seed: Of everything random in the task.
         level: Fixes the terrain level instead of the curriculum.
+        tiles: As for `RunningTask`.
 
     Attributes:
         running: The task and its episodes.
@@ -49,13 +51,14 @@ class ManagedTask:
         *,
         seed: int,
         level: int | None = None,
+        tiles: list[Terrain] | None = None,
     ) -> None:
-        self.running = RunningTask(task, num_envs, seed=seed, level=level)
+        self.running = RunningTask(task, num_envs, seed=seed, level=level, tiles=tiles)
         self.ground = Ground(self.running.tiles, task.device)
         self.dynamics = torch.zeros(num_envs, 5, device=task.device)
         self._read = read
         self._outcome: Outcome | None = None
-        self._judged = -1
+        self._judged = False
         self.reward_rows = {name: row for row, name in enumerate(task.config.rewards)}
         self._begun = torch.zeros(num_envs, dtype=torch.bool, device=task.device)
         self._any_begun = False
@@ -67,13 +70,25 @@ class ManagedTask:
 
     def act(self, actions: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Before the physics: joint targets [E, J] of actions [E, A], and pushes as of `RunningTask.draw_pushes`."""
+        self._judged = False
         return self.running.act(actions), self.running.draw_pushes()
 
-    def outcome(self, step: int) -> Outcome:
-        """After the physics: what control step number `step` led to; worked out when it is first asked for."""
-        if step != self._judged or self._outcome is None:
+    def outcome(self, episode_length: Tensor) -> Outcome:
+        """After the physics: what the control step led to; worked out when it is first asked for.
+
+        Args:
+            episode_length: [E]: steps of the episodes as the environment counts them, this one included. rsl_rl may
+                have set its count to anything, and the task follows.
+        """
+        if not self._judged or self._outcome is None:
+            self.running.episode.step = episode_length - 1
             state, broken = sound(self._read(), self.running.state)
-            self._outcome, self._judged = self.running.after_physics(state, broken), step
+            self._outcome, self._judged = self.running.after_physics(state, broken), True
+        return self._outcome
+
+    @property
+    def last_outcome(self) -> Outcome | None:
+        """What the last control step led to; None before the first."""
         return self._outcome
 
     def update_levels(self, env_ids: Tensor) -> None:
@@ -90,6 +105,11 @@ class ManagedTask:
         self.dynamics[env_ids] = start.dynamics
         self._begun[env_ids], self._any_begun = True, True
         return start
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there have been episodes, so that there are observations."""
+        return self._any_begun or hasattr(self.running, "state")
 
     def observations(self) -> TensorDict:
         """The groups after everything else of a step is done, kinematics of new episodes included."""

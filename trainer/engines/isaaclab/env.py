@@ -43,7 +43,6 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
         cfg.seed = self.seed(0 if cfg.seed is None else cfg.seed)
         if cfg.scene.terrain.terrain_generator is not None:
             cfg.scene.terrain.terrain_generator.seed = cfg.seed  # the tiles are those of the task
-        self._told_step = -1
         self.task_extras: dict[str, Any] = {}
         super().__init__(cfg, render_mode, **kwargs)
 
@@ -88,13 +87,10 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
     @property
     def outcome(self) -> Outcome:
         """What the last control step led to."""
-        step, running = self.common_step_counter, self.managed.running
-        if self._told_step == step:
-            return self.managed.outcome(step)
-        # Isaac Lab has counted this step already; rsl_rl may have set its count to anything.
-        running.episode.step = self.episode_length_buf - 1
-        outcome = self.managed.outcome(step)
-        self._told_step, self.task_extras = step, running.extras(outcome)  # before new episodes begin
+        before = self.managed.last_outcome
+        outcome = self.managed.outcome(self.episode_length_buf)
+        if outcome is not before:
+            self.task_extras = self.managed.running.extras(outcome)  # before new episodes begin
         return outcome
 
     def step(self, action: Tensor) -> tuple[dict[str, Any], Tensor, Tensor, Tensor, dict[str, Any]]:

@@ -59,14 +59,14 @@ class MjlabEnv(TaskEnv):
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""
         reward = self.simulation.step(actions.detach())[1]
-        outcome = self._walk.last_outcome
+        outcome = self._walk.managed.last_outcome
         assert outcome is not None
         return self.running.observations, reward.clone(), outcome.done, self.running.extras(outcome)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors from which `load_state_dict` continues: bit for bit on a CPU."""
         engine = {name: getattr(self._data, name)[:].clone() for name in _PHYSICS}
-        engine |= {"tile_of": self.running.tile_of.clone(), "dynamics": self._walk.dynamics.clone()}
+        engine |= {"tile_of": self.running.tile_of.clone(), "dynamics": self._walk.managed.dynamics.clone()}
         state = {name: value.clone() for name, value in vars(self.state).items()}
         return {"engine": engine, "state": state, **self.running.state_dict()}
 
@@ -82,8 +82,8 @@ class MjlabEnv(TaskEnv):
         for name in _PHYSICS:
             getattr(data, name)[:] = engine[name].to(self.device)
         everyone = torch.arange(self.num_envs, device=self.device)
-        self._walk.dynamics[:] = engine["dynamics"].to(self.device)
-        self._walk.robots.set_dynamics(everyone, self._walk.dynamics)
+        self._walk.managed.dynamics[:] = engine["dynamics"].to(self.device)
+        self._walk.robots.set_dynamics(everyone, self._walk.managed.dynamics)
         robots = RobotState(**{name: value.to(self.device, copy=True) for name, value in state["state"].items()})
         self.running.load_state_dict(state, robots, engine["tile_of"].to(self.device))
         self.simulation.episode_length_buf[:] = self.episode.step

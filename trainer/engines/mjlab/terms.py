@@ -1,4 +1,4 @@
-"""Manager terms. They only hand on what `RunningTask` says of a step, so that the task is the one of every engine.
+"""Manager terms. They only hand on what `ManagedTask` says of a step, so that the task is the one of every engine.
 
 The command term keeps the task; the others find it there. Time-out terms leave out robots that fell in the same step.
 """
@@ -16,8 +16,7 @@ from mjlab.managers.event_manager import requires_model_fields
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.engines.ground import Ground
-from trainer.engines.managed import at_rest, sound
+from trainer.engines.managed import ManagedTask
 from trainer.engines.mjlab.robot import DYNAMICS_FIELDS, ENTITY, RobotBatch
 from trainer.engines.mjlab.terrain import tiles_of
 from trainer.tasks.locomotion import LocomotionTask, TaskConfig
@@ -47,12 +46,11 @@ class WalkCommandCfg(CommandTermCfg):
 
 
 class WalkCommand(CommandTerm):
-    """Keeps the task, its episodes and what became of the last control step.
+    """Keeps the task for the other terms.
 
     Attributes:
-        running: The task and its episodes.
+        managed: The task, its episodes and what became of the last control step.
         robots: The robots in the simulation.
-        dynamics: [E, 5]: what was randomised.
     """
 
     cfg: WalkCommandCfg
@@ -63,78 +61,49 @@ class WalkCommand(CommandTerm):
         if abs(env.step_dt - config.control_dt) > 1e-9:
             raise ValueError(f"decimation: expected a control step of {config.control_dt} s, got {env.step_dt}")
         tiles, middles = tiles_of(env.cfg.scene.terrain, config, env.device)
-        self.running = RunningTask(
+        self.managed = ManagedTask(
             LocomotionTask(config, env.device),
             env.num_envs,
+            self._read,
             seed=0 if env.cfg.seed is None else env.cfg.seed,
             level=cfg.level,
             tiles=tiles,
         )
         self.robots = RobotBatch(env, config.robot, middles)
-        self.dynamics = torch.zeros(env.num_envs, 5, device=env.device)
-        self._ground = Ground(tiles, env.device)
-        self._rows = {name: row for row, name in enumerate(config.rewards)}
-        self._outcome: Outcome | None = None
-        self._judged = False
-        self._begun = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-        self._any_begun = False
+
+    @property
+    def running(self) -> RunningTask:
+        """The task and its episodes."""
+        return self.managed.running
 
     @property
     def command(self) -> Tensor:
         """[E, 3]."""
         return self.running.episode.command
 
-    @property
-    def last_outcome(self) -> Outcome | None:
-        """What the last control step led to; None before the first."""
-        return self._outcome
-
     def act(self, actions: Tensor) -> None:
         """Before the physics: targets and pushes."""
-        self.robots.set_targets(self.running.act(actions))
-        pushes = self.running.draw_pushes()
+        targets, pushes = self.managed.act(actions)
+        self.robots.set_targets(targets)
         if pushes is not None:
             self.robots.push(*pushes)
-        self._judged = False
 
     def outcome(self) -> Outcome:
-        """After the physics: what the control step led to; worked out when it is first asked for."""
-        if not self._judged or self._outcome is None:
-            # mjlab has counted this step already, and a runner may have set the count to anything.
-            self.running.episode.step = self._env.episode_length_buf - 1
-            self._outcome, self._judged = self.running.after_physics(*sound(self._read(), self.running.state)), True
-            self._env.extras["final_observations"] = self._outcome.observations
-        return self._outcome
-
-    def rate(self, name: str) -> Tensor:
-        """[E]: the reward term `name` before its weight."""
-        return self.outcome().rates[self._rows[name]]
-
-    def update_levels(self, env_ids: Tensor) -> None:
-        """Before new episodes begin: moves those of env_ids [K] whose episode has ended along the levels."""
-        if self._outcome is not None:
-            ended = env_ids[self._outcome.done[env_ids]]
-            self.running.update_levels(ended, self._outcome)
+        """After the physics: what the control step led to."""
+        outcome = self.managed.outcome(self._env.episode_length_buf)
+        self._env.extras["final_observations"] = outcome.observations
+        return outcome
 
     def begin(self, env_ids: Tensor) -> None:
         """Puts the robots env_ids [K] where they begin; `observations` sees them once the kinematics are up to date."""
-        start = self.running.draw_start(env_ids)
-        self.robots.place(env_ids, start)
-        self.dynamics[env_ids] = start.dynamics
-        self._begun[env_ids], self._any_begun = True, True
+        self.robots.place(env_ids, self.managed.start(env_ids))
 
     def observations(self) -> TensorDict:
         """The groups, after everything else of a step."""
-        if not hasattr(self.running, "state") and not self._any_begun:
-            return self._shaped()
-        if self._any_begun:
-            begun = self._begun.nonzero().squeeze(-1)
-            self._begun[:], self._any_begun = False, False
-            self.running.begin(begun, at_rest(self._read().select(begun)))
-        return self.running.observations
+        return self.managed.observations() if self.managed.has_begun else self._shaped()
 
     def _read(self) -> RobotState:
-        return self.robots.read(self._ground, self.running.tile_of, self.dynamics)
+        return self.robots.read(self.managed.ground, self.running.tile_of, self.managed.dynamics)
 
     def _shaped(self) -> TensorDict:
         """Groups of the right shapes before the first episode, for the managers to learn their sizes."""
@@ -193,7 +162,8 @@ def observation(env: ManagerBasedRlEnv, group: str) -> Tensor:
 
 def reward_rate(env: ManagerBasedRlEnv, term: str) -> Tensor:
     """[E]: a reward term of the task per second, before its weight."""
-    return walk(env).rate(term)
+    managed = walk(env).managed
+    return walk(env).outcome().rates[managed.reward_rows[term]]
 
 
 def fall(env: ManagerBasedRlEnv) -> Tensor:
@@ -227,7 +197,7 @@ def left_tile(env: ManagerBasedRlEnv) -> Tensor:
 
 def terrain_levels(env: ManagerBasedRlEnv, env_ids: Tensor) -> Tensor | None:
     """Moves the environments whose episode ended along their levels; the mean level, for the log."""
-    walk(env).update_levels(env_ids)
+    walk(env).managed.update_levels(env_ids)
     curriculum = walk(env).running.curriculum
     return None if curriculum is None else curriculum.level.float().mean()
 
@@ -240,4 +210,4 @@ def begin_episodes(env: ManagerBasedRlEnv, env_ids: Tensor) -> None:
 @requires_model_fields(*DYNAMICS_FIELDS)
 def randomize_dynamics(env: ManagerBasedRlEnv, env_ids: Tensor) -> None:
     """Gives env_ids [K] the friction, mass and centre of mass that the task drew for their episodes."""
-    walk(env).robots.set_dynamics(env_ids, walk(env).dynamics[env_ids])
+    walk(env).robots.set_dynamics(env_ids, walk(env).managed.dynamics[env_ids])
