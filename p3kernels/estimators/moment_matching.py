@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from p3kernels.estimators.gaussian import GaussianPolicy
+from p3kernels.estimators.one_launch import act_in_one_launch
 from p3kernels.nn import mlp_layers
 from p3kernels.ops.mlp_moments import mlp_moments
 
@@ -65,6 +66,8 @@ class LatentMean:
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy:
         """The policy; arguments as for `MomentMatching.policy`, and any layers will do."""
-        with torch.autocast(latent_mean.device.type, enabled=False):
-            mean = actor(torch.cat([context, latent_mean], -1).to(action_std.dtype))
+        mean = None if torch.is_grad_enabled() else act_in_one_launch(actor, context, latent_mean, None, self.backend)
+        if mean is None:
+            with torch.autocast(latent_mean.device.type, enabled=False):
+                mean = actor(torch.cat([context, latent_mean], -1).to(action_std.dtype))
         return GaussianPolicy(mean, torch.zeros_like(mean), action_std, latent_mean, latent_std, self.backend)

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels import checks
-from p3kernels.activations import resolve_activation
-from p3kernels.backends import choose_backend, in_one_launch
-from p3kernels.cuda import mlp_actions
 from p3kernels.estimators.gaussian import gaussian_entropy
+from p3kernels.estimators.one_launch import act_in_one_launch
 from p3kernels.nn import mlp_layers
 from p3kernels.ops.mlp_mixture_log_prob import mlp_mixture_log_prob
 from p3kernels.reference.latent_noise import SAMPLING
@@ -39,27 +36,10 @@ class MonteCarloPolicy:
         with torch.autocast(latent.device.type, enabled=False):
             return self.actor(torch.cat([self.context, latent], -1).to(self.action_std.dtype))
 
-    def _act_in_one_launch(self) -> Tensor | None:
-        """At a fresh latent, drawn in the kernel, where the CUDA backend does that in one launch; None elsewhere."""
-        layers = mlp_layers(self.actor)
-        tensors = (self.context, self.latent_mean, self.latent_std)
-        chosen = choose_backend(self.backend, self.latent_mean)
-        chosen = in_one_launch(chosen, self.backend, lambda: True)
-        if chosen != "cuda" or not mlp_actions.in_one_launch(*tensors[:2], layers.weights):
-            return None
-        for name, tensor in zip(("context", "latent_mean", "latent_std"), tensors, strict=True):
-            checks.check_tensor(name, tensor, 2, chosen)
-        checks.check_layers(
-            layers.weights[0].shape[1], "latent_mean", tensors[1], layers.weights, layers.biases, chosen
-        )
-        activation = resolve_activation(layers.activation, layers.activation_parameter)
-        seed = torch.randint(2**62, (1,))  # on the CPU: no launch of its own
-        return mlp_actions.sampled_actions(*tensors, layers.weights, layers.biases, *activation, seed)
-
     def sample(self) -> Tensor:
         """An action [B, A], without gradient: a fresh latent, independent of those in `log_prob`, then exploration."""
         with torch.no_grad():
-            mean = self._act_in_one_launch()
+            mean = act_in_one_launch(self.actor, self.context, self.latent_mean, self.latent_std, self.backend)
             if mean is None:
                 mean = self._act(torch.randn_like(self.latent_mean))
             return mean + self.action_std * torch.randn_like(mean)

@@ -1,4 +1,4 @@
-"""A rollout step of the Monte Carlo policy: the actor, noise included, is one launch."""
+"""A rollout step of the policies that act at one latent: the actor, noise included, is one launch."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ def test_a_sample_is_one_launch_and_the_actor_at_the_seeds_noise(count_launches)
         expected = of.actor(torch.cat([of.context, of.latent_mean + of.latent_std * noise], -1))
     torch.testing.assert_close(actions[0], expected, rtol=1e-5, atol=1e-5)  # sums in another order
     assert not torch.equal(of.sample(), actions[0]), "the next is another"
+
+
+def test_the_actor_at_the_latents_mean_is_one_launch_without_a_gradient(count_launches):
+    of = policy()
+    estimator = p3kernels.LatentMean(backend="cuda")
+    arguments = (of.actor, of.context, of.latent_mean, of.latent_std, of.action_std)
+    expected = of.actor(torch.cat([of.context, of.latent_mean], -1))
+    means = []
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        assert count_launches(lambda: means.append(estimator.policy(*arguments).mean)) == 1
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(means[0], expected, rtol=1e-5, atol=1e-5)  # sums in another order
+    assert count_launches(lambda: means.append(estimator.policy(*arguments).mean)) == 0
+    assert torch.equal(means[1], expected)
+    assert means[1].requires_grad
 
 
 def test_what_does_not_fit_runs_in_torch(monkeypatch, count_launches):
