@@ -95,16 +95,16 @@ class TestEnvironment:
 
     def test_reward(self, pair, monkeypatch):
         broken, whole = pair
-        original, armed = LocomotionTask.reward_terms, [True]
+        original, armed = LocomotionTask.reward_rates, [True]
 
-        def reward_terms(self, state, episode):
+        def reward_rates(self, state, episode):
             found = original(self, state, episode)
             if self is broken.task and armed:
                 armed.clear()
                 found[2, 1] = math.inf
             return found
 
-        monkeypatch.setattr(LocomotionTask, "reward_terms", reward_terms)
+        monkeypatch.setattr(LocomotionTask, "reward_rates", reward_rates)
         self.assert_only(broken, whole, 1, [0, 2, 3, 4], "reward/alive is not finite")
 
     def test_the_simulator_writes_no_log_of_its_own(self, pair, tmp_path, monkeypatch, capfd):

@@ -172,7 +172,7 @@ def test_every_task_weighs_its_terms():
     for config in TASKS.values():
         task = LocomotionTask(config)
         state, episode = standing(task), fresh_episode(task)
-        terms = task.reward_terms(state, episode)
+        terms = task.weighted(task.reward_rates(state, episode))
         assert terms.shape == (len(config.rewards), 3)
         for row, (name, weight) in zip(terms, config.rewards.items(), strict=True):
             assert row.tolist() == pytest.approx((weight * TERMS[name](state, episode, task.reward_context)).tolist())

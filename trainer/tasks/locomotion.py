@@ -188,10 +188,6 @@ class LocomotionTask:
         """[R, E]: `reward_rates` with their weights."""
         return rates * self._reward_weights
 
-    def reward_terms(self, state: RobotState, episode: Episode) -> Tensor:
-        """[R, E]: the weighted terms, rates per second, in the order of `config.rewards`."""
-        return self.weighted(self.reward_rates(state, episode))
-
     def terminated(self, state: RobotState) -> Tensor:
         """[E] bool: fallen, or fallen into a pit."""
         config = self.config
