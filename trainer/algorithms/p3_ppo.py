@@ -29,8 +29,8 @@ from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from p3kernels import MonteCarlo
-from p3kernels.estimators import MonteCarloPolicy
+from p3kernels import MonteCarlo, gaussian_head
+from p3kernels.estimators import GaussianPolicy, MonteCarloPolicy
 from trainer.algorithms.finite import LastGoodWeights, first_nonfinite, named_batch, replace_nonfinite
 from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
@@ -182,7 +182,7 @@ class P3PPO(PPO):
             epoch_kl = []
             for batch in self._minibatches(rollout):
                 policy, latent = self.actor.policy(batch["observations"])
-                log_prob = policy.log_prob(batch["actions"])
+                log_prob, entropy, kl = self._judged(policy, batch)
                 value = self.critic(batch["observations"]).squeeze(-1)
 
                 # PPO on the marginal likelihood
@@ -192,7 +192,6 @@ class P3PPO(PPO):
                 surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param)
                 clip = self.clip_param if self.use_clipped_value_loss else None
                 value_error = value_loss(value, batch["values"], batch["returns"], clip)
-                entropy = policy.entropy().mean()
                 loss = surrogate + self.value_loss_coef * value_error - self.entropy_coef * entropy
 
                 # The representation, as the method trains it
@@ -211,9 +210,9 @@ class P3PPO(PPO):
                 self.actor.after_step()
 
                 with torch.no_grad():
-                    epoch_kl.append(self._kl(policy, batch, log_ratio))
+                    epoch_kl.append(kl.detach())
                     outside = ((log_ratio.exp() - 1).abs() > self.clip_param).float().mean()
-                    for name, term in {**parts, "kl": epoch_kl[-1], "clip_fraction": outside}.items():
+                    for name, term in {**parts, "kl": kl, "clip_fraction": outside}.items():
                         sums[name] = sums[name] + term.detach()
                     sums["learning_rate"] = sums["learning_rate"] + self.learning_rate
                 steps += 1
@@ -256,11 +255,21 @@ class P3PPO(PPO):
             batch = {name: value[rows] for name, value in rollout.items() if not isinstance(value, int)}
             yield {**batch, "rows": rows}
 
-    def _kl(self, policy: Any, batch: dict[str, Any], log_ratio: Tensor) -> Tensor:
-        """KL(old ‖ new): closed form between Gaussians, else the mean of -log r, which needs no more likelihoods."""
-        if isinstance(policy, MonteCarloPolicy):
-            return -log_ratio.mean()
-        return gaussian_kl(batch["mean"], batch["scale"], *policy.params).mean()
+    def _judged(self, policy: Any, batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-likelihoods [B] of the actions, mean entropy, and mean KL(old ‖ new), which is to be looked at only.
+
+        The KL is the closed form between Gaussians, else the mean of -log r, which needs no more likelihoods.
+        """
+        action = batch["actions"]
+        if isinstance(policy, GaussianPolicy):
+            gaussian = policy.mean, policy.latent_var, policy.action_std, batch["mean"], batch["scale"]
+            log_prob, entropy, kl = gaussian_head(action, *gaussian, backend=policy.backend)
+            return log_prob, entropy.mean(), kl.mean()
+        log_prob, entropy = policy.log_prob(action), policy.entropy().mean()
+        with torch.no_grad():
+            if isinstance(policy, MonteCarloPolicy):
+                return log_prob, entropy, (batch["log_prob"] - log_prob).mean()
+            return log_prob, entropy, gaussian_kl(batch["mean"], batch["scale"], *policy.params).mean()
 
     def _step(self, loss: Tensor) -> bool:
         """Clips and applies the gradients; False, and nothing changed, where they or a loss is not finite."""
