@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
+from trained_actor import SAMPLES, TrainedActor, correlation, load, total
 
 from p3kernels import CovarianceMatching, MomentMatching
 from p3kernels.estimators import CorrelatedGaussianPolicy, GaussianPolicy
 
 G1_ACTOR = Path(__file__).parent / "data" / "g1_actor.npz"
-"""Of `p3 train --task g1-flat`, 440 iterations of MM; see make_trained_actor.py."""
-SAMPLES = 10_000
+"""Of `p3 train --task g1-flat`, 440 iterations of MM; see trained_actor.py."""
 
 
 def small_policy(**settings) -> tuple[CorrelatedGaussianPolicy | GaussianPolicy, dict[str, Tensor]]:
@@ -128,69 +127,39 @@ def test_wrong_settings(settings, message):
         CovarianceMatching(**settings)
 
 
-def correlation(covariance: Tensor) -> Tensor:
-    std = covariance.diagonal(dim1=1, dim2=2).sqrt()
-    return covariance / (std[:, :, None] * std[:, None])
-
-
-def total(covariance: Tensor) -> Tensor:
-    return covariance.diagonal(dim1=1, dim2=2).sum(1)
-
-
 @pytest.fixture(scope="module")
-def trained():
-    """Actor, inputs of eight states, mean and covariance of the samples there."""
-    arrays = {name: torch.from_numpy(value.astype(np.float64)) for name, value in np.load(G1_ACTOR).items()}
-    layers: list[nn.Module] = []
-    for name in [name for name in arrays if name.endswith(".weight")]:
-        linear = nn.Linear(*arrays[name].shape[::-1], dtype=torch.float64)
-        linear.load_state_dict({"weight": arrays[name], "bias": arrays[name.replace("weight", "bias")]})
-        layers += [linear, nn.ELU()]
-    actor = nn.Sequential(*layers[:-1]).requires_grad_(False)
-    inputs = [arrays[name][::2] for name in ("context", "latent_mean", "latent_std")]
-    assert inputs[1].shape == (8, 110)
-    generator = torch.Generator().manual_seed(1)
-    moments = []
-    for context, mean, std in zip(*inputs, strict=True):
-        latents = mean + std * torch.randn(SAMPLES, len(mean), generator=generator, dtype=torch.float64)
-        actions = actor(torch.cat([context.expand(SAMPLES, -1), latents], 1))
-        moments.append((actions.mean(0), torch.cov(actions.t())))
-    return actor, inputs, *(torch.stack(part) for part in zip(*moments, strict=True))
+def trained() -> TrainedActor:
+    actor = load(G1_ACTOR)
+    assert actor.inputs[1].shape == (8, 110)
+    return actor
 
 
 class TestTrainedActor:
     """Against 10,000 samples, on a G1's actor and on states that it met."""
 
-    def policy(self, trained, estimator):
-        actor, inputs, mean, _ = trained
-        return estimator.policy(actor, *inputs, torch.zeros(mean.shape[1], dtype=torch.float64))
-
     def test_moment_matching_is_off_by_a_factor_of_tens(self, trained):
-        policy = self.policy(trained, MomentMatching())
-        assert (total(policy.covariance) / total(trained[3])).max() < 0.05
+        assert trained.share_of_variance(trained.policy(MomentMatching()).covariance).max() < 0.05
 
     @pytest.mark.parametrize(("transform", "tolerance"), [("linear", 0.2), ("unscented", 0.1)])
     def test_total_variance(self, trained, transform, tolerance):
-        policy = self.policy(trained, CovarianceMatching(transform=transform))
-        ratio = total(policy.covariance) / total(trained[3])
-        assert (ratio - 1).abs().max() <= tolerance
+        policy = trained.policy(CovarianceMatching(transform=transform))
+        assert (trained.share_of_variance(policy.covariance) - 1).abs().max() <= tolerance
 
     @pytest.mark.parametrize("transform", ["linear", "unscented"])
     def test_correlations(self, trained, transform):
-        policy = self.policy(trained, CovarianceMatching(transform=transform))
-        error = (correlation(policy.covariance) - correlation(trained[3])).abs()
-        assert error.max() <= 0.1
+        policy = trained.policy(CovarianceMatching(transform=transform))
+        assert trained.worst_correlation(policy.covariance) <= 0.1
 
     def test_mean_is_nearer_than_moment_matchings(self, trained):
-        std = total(trained[3])[:, None].sqrt()
+        std = total(trained.covariance)[:, None].sqrt()
         errors = [
-            ((self.policy(trained, estimator).mean - trained[2]).abs() / std).max()
+            ((trained.policy(estimator).mean - trained.mean).abs() / std).max()
             for estimator in (CovarianceMatching(), MomentMatching())
         ]
         assert errors[0] < 0.5 * errors[1]
 
     def test_few_directions_are_as_good_as_all(self, trained):
-        few, every = (self.policy(trained, CovarianceMatching(rank=rank)) for rank in (8, 110))
+        few, every = (trained.policy(CovarianceMatching(rank=rank)) for rank in (8, 110))
         ratio = total(few.covariance) / total(every.covariance)
         assert (ratio - 1).abs().max() <= 0.02
         assert (correlation(few.covariance) - correlation(every.covariance)).abs().max() <= 0.02
