@@ -34,10 +34,13 @@ train: $(VENV)/.ready
 	  $(BIN)/p3 train --task g1-flat --method p3 --iterations 180 --switch-at 165 --max-minutes 10 --run-dir $(RUN); \
 	fi
 
-# passive: spinning OpenMP threads make small tests very slow where other processes share the cores.
+# Whole files in turn on WORKERS processes. passive: spinning OpenMP threads make small tests very slow where other
+# processes share the cores.
+WORKERS ?= 2
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 test: $(VENV)/.ready lint docs browser isaaclab
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q --ignore=tests/triton
-	OMP_WAIT_POLICY=passive TRITON_INTERPRET=1 $(BIN)/python -m pytest -q tests/triton
+	$(PYTEST) --ignore=tests/triton
+	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
 bench: $(VENV)/.ready
 	$(BIN)/p3 bench

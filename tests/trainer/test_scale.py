@@ -44,8 +44,8 @@ def test_by_hand():
 
 def test_linear_in_the_environments():
     """Two small updates tell a larger one: the numbers that the page extrapolates, to a thousandth."""
-    small = [count_update("ae", num_envs, None) for num_envs in (48, 64)]
-    told, counted = small[0].at(small[1], (48, 64), 96), count_update("ae", 96, None)
+    small = [count_update("mm", num_envs, None) for num_envs in (48, 64)]
+    told, counted = small[0].at(small[1], (48, 64), 96), count_update("mm", 96, None)
     for name, value in dataclasses.asdict(counted).items():
         assert value > 0
         assert dataclasses.asdict(told)[name] == pytest.approx(value, rel=1e-3), name
