@@ -276,7 +276,7 @@ class Runner:
     def save(self) -> Path:
         """Writes a checkpoint of everything a bit-exact continuation needs, of all ranks."""
         path = checkpoint_path(self.run_dir, self.iteration)
-        own = {"environment": self.env.state_dict(), "torch_rng": torch.get_rng_state()}
+        own = {"environment": self.env.state_dict(), **_random_state(self.algorithm.device)}
         first, *others = self.ranks.gather(tree_map_only(Tensor, Tensor.cpu, own))
         content = {
             "task": self.config.task,
@@ -329,7 +329,7 @@ class Runner:
         if len(by_rank) == self.ranks.size:
             own = by_rank[self.ranks.rank]
             self.env.load_state_dict(own["environment"])
-            torch.set_rng_state(own["torch_rng"])
+            _set_random_state(own, self.algorithm.device)
         else:
             self._begin_anew([state["environment"] for state in by_rank])
 
@@ -368,6 +368,20 @@ class _Happened:
             self.terms[name] += weight * value
         for name, values in extras.get("episodes", {}).items():
             self.episodes[name].extend(values.tolist())
+
+
+def _random_state(device: str) -> dict[str, Tensor]:
+    """Of what torch draws from by default: the CPU's generator, and the GPU's where the policy acts there."""
+    states = {"torch_rng": torch.get_rng_state()}
+    if torch.device(device).type == "cuda":
+        states["cuda_rng"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_random_state(states: dict[str, Any], device: str) -> None:
+    torch.set_rng_state(states["torch_rng"])
+    if torch.device(device).type == "cuda" and "cuda_rng" in states:  # none of a run that was on the CPU
+        torch.cuda.set_rng_state(states["cuda_rng"], device)
 
 
 def _print_note(message: str) -> None:

@@ -11,7 +11,6 @@ from trainer.runner import Runner
 
 def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, **options):
     config = TrainConfig(
-        task="walker-parkour",
         method=method,
         iterations=iterations,
         run_dir=run_dir,
@@ -19,7 +18,7 @@ def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, **options):
         tensorboard=False,
         ppo=PpoConfig(num_steps_per_env=6),
         model=ModelConfig(hidden_dims=(16, 16)),
-        **{"num_envs": 6, **options},
+        **{"task": "walker-parkour", "num_envs": 6, **options},
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     return Runner(resolve(config), ranks=ranks)

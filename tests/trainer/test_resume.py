@@ -120,3 +120,14 @@ def test_old_checkpoints_go_but_not_that_of_the_switch(tmp_path):
     small(tmp_path, "p3(2)", 8, save_interval=1, keep_checkpoints=2, switch_at=3).learn(quiet=True)
     kept = sorted(path.name for path in tmp_path.glob("model_*.pt"))
     assert kept == ["model_3.pt", "model_7.pt", "model_8.pt"]
+
+
+@pytest.mark.gpu
+def test_noise_goes_on_where_it_was_on_a_gpu(tmp_path):
+    options = {"engine": "mjlab", "device": "cuda", "task": "g1-flat"}
+    runner = small(tmp_path, "mm", 1, **options)
+    runner.learn(quiet=True)
+    drawn = torch.randn(5, device="cuda")
+    again = small(tmp_path, "mm", 2, **options)
+    again.restore()
+    assert torch.equal(torch.randn(5, device="cuda"), drawn)
