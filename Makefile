@@ -34,10 +34,10 @@ train: $(VENV)/.ready
 	  $(BIN)/p3 train --task g1-flat --method p3 --iterations 180 --switch-at 165 --max-minutes 10 --run-dir $(RUN); \
 	fi
 
-# Whole files in turn on WORKERS processes. passive: spinning OpenMP threads make small tests very slow where other
-# processes share the cores.
+# On WORKERS processes, each file in one of them but for the last ones. passive: spinning OpenMP threads make small tests
+# very slow where other processes share the cores.
 WORKERS ?= 2
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 test: $(VENV)/.ready lint docs browser isaaclab
 	$(PYTEST) --ignore=tests/triton
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton

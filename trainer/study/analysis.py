@@ -25,9 +25,15 @@ class Measure:
     of: Callable[[Finished], float]
 
 
+def _lost_by_sampling(run: Finished) -> float:
+    """Of the reward, where z is drawn in every step in place of its mean."""
+    return run.evaluated("mean", "reward") - run.evaluated("sample", "reward")
+
+
 MEASURES = (
     Measure("eval_reward_mean", "reward, z mean", 2, lambda run: run.evaluated("mean", "reward")),
     Measure("eval_reward_sample", "reward, z sampled", 2, lambda run: run.evaluated("sample", "reward")),
+    Measure("eval_reward_lost", "lost by sampling z", 2, _lost_by_sampling),
     Measure("eval_distance_mean", "distance m, z mean", 2, lambda run: run.evaluated("mean", "distance")),
     Measure("eval_lifetime_mean", "lifetime s, z mean", 2, lambda run: run.evaluated("mean", "lifetime")),
     Measure("area", "training reward, mean over the steps", 2, lambda run: area(run.curves[STEPS], run.curves[REWARD])),
