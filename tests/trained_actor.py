@@ -1,7 +1,9 @@
 """Trained actors on states that they met, for tests/test_covariance_matching.py and a table of docs/derivation.md.
 
-python tests/trained_actor.py write RUN/model_150.pt ACTOR.npz   # network, contexts and latents, float16
-python tests/trained_actor.py compare ACTOR.npz ...              # the estimators' moments there against samples
+python tests/trained_actor.py write RUN/model_150.pt mm-1.npz     network, contexts and latents, in float16
+python tests/trained_actor.py compare mm-1.npz mm-2.npz ...       the estimators' moments there against samples
+
+A line of the table is of the actors whose file names differ in what follows the last "-" alone: the seeds of a method.
 """
 
 from __future__ import annotations
@@ -107,26 +109,28 @@ def write(checkpoint: Path, out: Path, environments: int = 8, steps: int = 60, e
 
 
 def compare(paths: list[Path]) -> None:
-    """A line of docs/derivation.md for each."""
-    estimators = (MomentMatching(), CovarianceMatching(), CovarianceMatching(transform="unscented"))
+    """Lines of docs/derivation.md: lowest and highest share of the variance and worst correlation of a method."""
+    methods: dict[str, list[Path]] = {}
     for path in paths:
-        trained = load(path)
-        noise = (total(trained.covariance) / trained.action_std.square().mean()).mean()
-        cells = [path.stem, f"{noise:.2g}"]
+        methods.setdefault(path.stem.rpartition("-")[0] or path.stem, []).append(path)
+    estimators = (MomentMatching(), CovarianceMatching(), CovarianceMatching(transform="unscented"))
+    for method, files in methods.items():
+        actors = [load(path) for path in files]
+        noise = torch.stack([(total(a.covariance) / a.action_std.square().mean()).mean() for a in actors])
+        cells = [f"{method}, {len(actors)}", f"{noise.mean():.2g} ({noise.min():.2g}–{noise.max():.2g})"]
         for estimator in estimators:
-            covariance = trained.policy(estimator).covariance
-            whole = total(covariance).sum() / total(trained.covariance).sum()
-            low, high = trained.share_of_variance(covariance).aminmax()
-            worst = trained.worst_correlation(covariance)
-            cells.append(f"{whole:.3f} ({low:.3f}–{high:.3f}), {worst:.2f}")
+            pairs = [(actor, actor.policy(estimator).covariance) for actor in actors]
+            low, high = torch.cat([actor.share_of_variance(covariance) for actor, covariance in pairs]).aminmax()
+            worst = max(actor.worst_correlation(covariance) for actor, covariance in pairs)
+            cells.append(f"{low:.3f}–{high:.3f}, {worst:.2f}")
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
-    command, *paths = sys.argv[1:]
-    if command == "write":
-        write(Path(paths[0]), Path(paths[1]))
-    elif command == "compare":
-        compare([Path(path) for path in paths])
-    else:
-        raise SystemExit(__doc__)
+    match sys.argv[1:]:
+        case ["write", checkpoint, out]:
+            write(Path(checkpoint), Path(out))
+        case ["compare", _, *_]:
+            compare([Path(path) for path in sys.argv[2:]])
+        case _:
+            raise SystemExit(__doc__)

@@ -26,6 +26,7 @@ from torch.distributions import Independent, Normal
 from p3kernels import MonteCarlo
 from trainer.algorithms import P3PPO
 from trainer.algorithms.losses import clipped_surrogate
+from trainer.models.actor import gaussian_kl
 
 SIGMAS = 6
 """Standard errors allowed to a sampled number: a false alarm in 5e8; the seed is fixed besides."""
@@ -201,6 +202,25 @@ class TestMomentMatchingRatio:
         # The mean of normalised advantages, over minibatches that cover them.
         assert abs(losses["surrogate"]) < 1e-4
         assert losses["skipped_steps"] == 0
+
+
+@pytest.mark.parametrize("method", ["mm", "z-mean", "cm", "mc(3)"])
+def test_likelihood_entropy_and_kl_are_the_policys(method):
+    """With weights moved away from those that acted, so that the KL is not 0."""
+    algorithm, _ = trained(method)
+    stored = next(algorithm._minibatches(algorithm._rollout()))
+    for parameter in algorithm.actor.mlp.parameters():
+        parameter.data += 0.02 * torch.randn_like(parameter)
+    policy, _ = algorithm.actor.policy(stored["observations"])
+    log_prob, entropy, kl = algorithm._judged(policy, stored)
+    if method == "mc(3)":
+        expected = (stored["log_prob"] - log_prob).mean()
+    else:
+        torch.testing.assert_close(log_prob, policy.log_prob(stored["actions"]))
+        expected = gaussian_kl(stored["mean"], stored["scale"], *policy.params).mean()
+        assert expected > 1e-3
+    torch.testing.assert_close(entropy, policy.entropy().mean())
+    torch.testing.assert_close(kl, expected)
 
 
 def log_ratios(method: str, rows: int = 2048) -> Tensor:

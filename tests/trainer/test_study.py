@@ -262,6 +262,7 @@ def test_bands_are_mean_and_std_over_seeds(imitated):
     assert steps[-1] == TARGET * 8 * 24
     numbers = analysis.as_json()["runs"]["mm"]["3"]
     assert numbers["eval_reward_mean"] == 16.0
+    assert numbers["eval_reward_lost"] == 16.0 - numbers["eval_reward_sample"] != 0.0
     assert numbers["area"] == pytest.approx(3 * (1 + TARGET - 1) / 2)
     assert (numbers["reward_half"], numbers["reward_end"]) == (3 * (TARGET / 2 - 1), 3 * (TARGET - 1))
     assert summary(list(analysis.values("vae", PRIMARY).values()), 2) == "13.00 ± 1.58"
