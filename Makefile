@@ -5,15 +5,17 @@ BIN := $(VENV)/bin
 # torch first and alone: a range that another package asks for would otherwise bring gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test bench lint docs browser isaaclab clean
+.PHONY: help train test test-all bench lint docs browser isaaclab physx clean
 
 help:
-	@echo "make train   set up and train a G1 for about 8 minutes; the report is in runs/first-steps"
+	@echo "make train   set up and train a G1 for at most 12 minutes; the report is in runs/first-steps"
 	@echo "make test    set up, lint, native tests, Python tests, Triton kernels in the interpreter"
+	@echo "make test-all also 20 walks of 20 s through p3 deploy and p3 robot-sim"
 	@echo "make bench   benchmark the kernels against eager torch, torch.compile and the GEMMs alone"
 	@echo "make lint    ruff and mypy"
 	@echo "make browser install Chromium for the viewer's test, as root on Debian or Ubuntu; make test tries it by itself"
 	@echo "make isaaclab fetch Isaac Lab's sources for the checks of its engine (Python 3.11); make test tries it by itself"
+	@echo "make physx   Isaac Lab's engine on NVIDIA's PhysX on a CPU, and its checks; asks you to accept NVIDIA's licence first"
 	@echo "make docs    check that every link and every file the documentation names exists"
 
 $(VENV)/.torch: constraints.txt
@@ -25,13 +27,14 @@ $(VENV)/.ready: $(VENV)/.torch pyproject.toml setup.py CMakeLists.txt $(wildcard
 	P3_REQUIRE_NATIVE=1 $(PIP) -e ".[dev]"
 	@touch $@
 
-# A first run, short enough to watch: MM, then a little LSFT. Longer: p3 train --help.
+# A first run, short enough to watch: MM with the Σλ term. Longer: p3 train --help.
 RUN ?= runs/first-steps
 train: $(VENV)/.ready
 	@if [ -e $(RUN)/config.json ]; then \
 	  $(BIN)/p3 train --run-dir $(RUN) --resume; \
 	else \
-	  $(BIN)/p3 train --task g1-flat --method p3 --iterations 180 --switch-at 165 --max-minutes 10 --run-dir $(RUN); \
+	  $(BIN)/p3 train --task g1-flat --method mm --model.latent-noise-coef 0.02 --iterations 330 \
+	    --max-minutes 12 --run-dir $(RUN); \
 	fi
 
 # On WORKERS processes, each file in one of them but for the last ones. passive: spinning OpenMP threads make small tests
@@ -41,6 +44,10 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dis
 test: $(VENV)/.ready lint docs browser isaaclab
 	$(PYTEST) --ignore=tests/triton
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
+
+# What takes many minutes: 20 walks of 20 s over DDS with a policy that the package carries.
+test-all: test
+	P3_TEST_ALL=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q tests/trainer/test_deploy_walk.py
 
 bench: $(VENV)/.ready
 	$(BIN)/p3 bench
@@ -72,6 +79,25 @@ $(VENV)/isaaclab/.ready: tests/trainer/isaaclab_checks/requirements.txt | $(VENV
 	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/isaaclab -r $< \
 	  >$(VENV)/isaaclab.log 2>&1; then touch $@; \
 	else rm -rf $(VENV)/isaaclab; echo "could not (see $(VENV)/isaaclab.log): those tests will be skipped"; fi
+
+# Isaac Lab on NVIDIA's standalone PhysX, on a CPU. Not part of anything else: NVIDIA's licence is the user's to accept.
+define OMNIVERSE_LICENCE
+make physx fetches ovphysx 0.4.13, 185 MB, into $(VENV)/physx. It is NVIDIA's and not free software: its LICENSE.txt names
+  https://www.nvidia.com/en-us/agreements/enterprise-software/nvidia-software-license-agreement/
+  https://www.nvidia.com/en-us/agreements/enterprise-software/product-specific-terms-for-omniverse
+and says "By downloading or using ovphysx, you agree to the NVIDIA Omniverse terms." It is never redistributed here. Read
+them, also for what they say about publishing results (docs/engines.md). If you agree:
+  make physx P3_ACCEPT_OMNIVERSE_LICENSE=yes
+endef
+export OMNIVERSE_LICENCE
+physx: $(VENV)/.ready
+	@if [ "$(P3_ACCEPT_OMNIVERSE_LICENSE)" != yes ]; then echo "$$OMNIVERSE_LICENCE" >&2; exit 1; fi
+	@$(MAKE) --no-print-directory isaaclab $(VENV)/physx/.ready
+	$(BIN)/python tests/trainer/physx_checks/run.py
+$(VENV)/physx/.ready: tests/trainer/physx_checks/requirements.txt
+	@rm -rf $(VENV)/physx
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/physx -r $<
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info p3kernels/*.so

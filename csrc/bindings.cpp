@@ -223,7 +223,20 @@ void normal(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t sample
   over_rows(samples * rows, columns, threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
-               static_cast<uint32_t>(first_row + r % rows), at<S>(out, r * columns), columns);
+               static_cast<uint64_t>(first_row + r % rows), at<S>(out, r * columns), columns);
+    }
+  });
+}
+
+// The same for rows with numbers of their own, numbers [rows].
+template <class S>
+void normal_of_rows(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, Address numbers,
+                    int64_t rows, int64_t columns, Address out, int threads) {
+  const auto& k = p3::kernels<S>();
+  over_rows(samples * rows, columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
+               static_cast<uint64_t>(at<int64_t>(numbers)[r % rows]), at<S>(out, r * columns), columns);
     }
   });
 }
@@ -242,6 +255,7 @@ void define(py::module_& m, const std::string& suffix) {
   m.def(("units_backward_" + suffix).c_str(), &units_backward<S>, guard);
   m.def(("rows_backward_" + suffix).c_str(), &rows_backward<S>, guard);
   m.def(("normal_" + suffix).c_str(), &normal<S>, guard);
+  m.def(("normal_of_rows_" + suffix).c_str(), &normal_of_rows<S>, guard);
 }
 
 }  // namespace

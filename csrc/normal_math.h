@@ -29,6 +29,9 @@ P3_HD void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3, 
   c3 = low0;
 }
 
+// The fourth counter word: the stream, 0 or 1, below what the row's number has beyond 32 bits.
+P3_HD uint32_t stream_word(uint32_t stream, uint64_t row) { return stream + 2u * static_cast<uint32_t>(row >> 32); }
+
 // Natural logarithm of u in (0, 1), to about 1e-7 relative; `complement` = 1 - u, which u has forgotten when close to 1.
 P3_HD float log_unit(float u, float complement) {
   uint32_t bits;

@@ -57,6 +57,7 @@ def triton_likelihood() -> Launches:
             noise=None,
             noise_of_tile=None,
             seed=torch.empty(1, dtype=torch.int64),
+            rows=None,
             num_samples=SAMPLES,
             antithetic=False,
             activation=0,

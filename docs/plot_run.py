@@ -1,4 +1,4 @@
-"""Draws runs' reward, episode length and, where there is one, level: python docs/plot_run.py RUN... OUT.svg."""
+"""Draws runs' reward, episode length and, where there is one, difficulty: python docs/plot_run.py RUN... OUT.svg."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from trainer.metrics import read_metrics
+from trainer.metrics import estimator_name, read_metrics
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 PANELS = (
     ("episode/reward", "episode reward"),
     ("episode/length", "episode length, steps"),
-    ("curriculum/level", "level"),
+    ("curriculum/difficulty", "difficulty"),
 )
 
 
@@ -32,7 +32,7 @@ def main(run_dirs: list[str], out: str) -> None:
             shown = [row for row in rows if row.get(key) is not None]
             (line,) = axis.plot([r["iteration"] for r in shown], [r[key] for r in shown], label=name, linewidth=1.2)
             for before, after in itertools.pairwise(rows):
-                if before["estimator/num_samples"] != after["estimator/num_samples"]:
+                if estimator_name(before) != estimator_name(after):
                     axis.axvline(before["iteration"], color=line.get_color(), linestyle="--", linewidth=0.8)
         axis.set_xlabel("iteration")
         axis.set_title(label, fontsize=10)

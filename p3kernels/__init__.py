@@ -1,7 +1,7 @@
 """Gaussian moments and mixture likelihoods through an MLP, as torch ops: the estimators of P³."""
 
 from p3kernels.backends import available_backends
-from p3kernels.estimators import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo
+from p3kernels.estimators import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo, SharedNoise
 from p3kernels.ops.elu_moments import elu_moments
 from p3kernels.ops.gaussian_head import gaussian_head
 from p3kernels.ops.leaky_relu_moments import leaky_relu_moments
@@ -19,6 +19,7 @@ __all__ = [
     "LatentMean",
     "MomentMatching",
     "MonteCarlo",
+    "SharedNoise",
     "__version__",
     "available_backends",
     "elu_moments",

@@ -7,8 +7,11 @@ import importlib
 import os
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
+
+from p3kernels.transforms import transformed
 
 BACKENDS = ("reference", "cpu", "triton", "cuda")
 
@@ -103,12 +106,13 @@ def available_backends() -> dict[str, str]:
     return {name: backend_reason(name) for name in BACKENDS}
 
 
-def choose_backend(backend: str | None, tensor: torch.Tensor) -> str:
-    """The backend that will run an op on `tensor`.
+def choose_backend(backend: str | None, tensor: torch.Tensor, *others: Any) -> str:
+    """The backend that will run an op on `tensor`; under `torch.func` or forward-mode AD only the reference can.
 
     Args:
         backend: A name of `BACKENDS`, or None: then the environment variable P3_BACKEND, then the fastest that can.
         tensor: Any tensor argument of the op; its device decides what is possible.
+        others: The op's other tensors, and lists of them.
 
     Raises:
         ValueError: `backend` is not a known name.
@@ -117,14 +121,20 @@ def choose_backend(backend: str | None, tensor: torch.Tensor) -> str:
     requested = backend if backend is not None else os.environ.get("P3_BACKEND") or None
     if not isinstance(tensor, torch.Tensor):
         return "reference"  # the op's own checks name the argument
+    inside_transform = transformed(tensor, *others)
     if requested is None:
-        return _fastest(tensor)
+        return "reference" if inside_transform else _fastest(tensor)
     source = "backend" if backend is not None else "P3_BACKEND"
     if requested not in BACKENDS:
         raise ValueError(f"{source}: expected one of {', '.join(BACKENDS)} or None, got {requested!r}")
     reason = backend_reason(requested)
     if reason != "available":
         raise RuntimeError(f"{source}={requested!r} cannot run: {reason}")
+    if inside_transform and requested != "reference":
+        raise RuntimeError(
+            f"{source}={requested!r} cannot run: its kernels know nothing of torch.func and forward-mode AD;"
+            " use 'reference', or None"
+        )
     if requested == "cpu" and tensor.device.type != "cpu":
         raise RuntimeError(f"{source}='cpu' cannot run: the tensors are on {tensor.device}")
     if requested == "triton" and tensor.device.type != "cuda" and not _interpretable(tensor):
@@ -143,8 +153,12 @@ def _fastest(tensor: torch.Tensor) -> str:
     Triton before CUDA: with gradients it is fused further, and its products can use tensor cores. Where CUDA takes one
     launch for a whole network, the op itself prefers it: `in_one_launch`.
     """
-    if tensor.device.type == "cpu" and backend_reason("cpu") == "available":
-        return "cpu"
+    if tensor.device.type == "cpu":
+        reason = backend_reason("cpu")
+        if reason.startswith("P3_CPU_ISA"):
+            raise ValueError(reason)  # a setting of the user's that cannot be met is no reason to run something else
+        if reason == "available":
+            return "cpu"
     if tensor.device.type == "cuda" and tensor.dtype != torch.float64:
         for name in ("triton", "cuda"):
             if backend_reason(name) == "available":

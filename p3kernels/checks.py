@@ -10,6 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from p3kernels.transforms import transformed
+
 P = ParamSpec("P")
 R = TypeVar("R")
 SUPPORTED = (torch.float32, torch.float64)
@@ -93,17 +95,33 @@ def check_shape(name: str, tensor: Tensor, expected: Sequence[int]) -> None:
         raise ValueError(f"{name}: expected shape {shape_text(expected)}, got {shape_text(tensor.shape)}")
 
 
+def checking_values() -> bool:
+    """Whether P3_CHECK_VALUES asks for it: 1; unset, empty or 0 do not, and anything else is an error."""
+    asked = os.environ.get("P3_CHECK_VALUES", "")
+    if asked not in ("", "0", "1"):
+        raise ValueError(f"P3_CHECK_VALUES: expected 0 or 1, got {asked!r}")
+    return asked == "1"
+
+
 def check_values(name: str, tensor: Tensor) -> None:
     """With P3_CHECK_VALUES=1, no NaN and nothing negative; otherwise nothing, for it costs a pass and a sync.
 
+    Values inside a compiled graph or a `torch.func` transform cannot be looked at, and are not.
+
     Without the check a negative or NaN variance gives NaN for the elements that it touches, as `sqrt` does.
     """
-    if os.environ.get("P3_CHECK_VALUES") != "1" or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not checking_values() or transformed(tensor):
         return
     bad = ~(tensor >= 0)
     if bool(bad.any()):
         value = tensor[bad][0].item()
         raise ValueError(f"{name}: expected values >= 0, got {int(bad.sum())} that are not, the first {value}")
+
+
+def check_stds(latent_std: Tensor, action_std: Tensor) -> None:
+    """The stds of an estimator's policy, of which the ops may see the squares alone; see `check_values`."""
+    check_values("latent_std", latent_std)
+    check_values("action_std", action_std)
 
 
 def _matmul_precision() -> str:

@@ -45,6 +45,7 @@ class ActivationBattery(OpBattery):
     # An elementwise result is within 7 eps of the largest; tests/accuracy.py has the sharp, pointwise bounds.
     rounding = 16
     thread_invariant = True
+    twice_differentiable = frozenset({"reference"})
 
     def with_parameter(self, parameter: float, backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
         raise NotImplementedError

@@ -184,7 +184,9 @@ class MlpMixtureLogProbCases(DeviceBattery):
     def operator_calls(self, inputs):
         named = grouped(inputs)
         fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
-        options = (torch.tensor([3]), inputs["noise"].shape[0], "iid", ELU, 1.0)
+        rest = (inputs["noise"].shape[0], "iid", ELU, 1.0)
+        options = (torch.tensor([3]), None, *rest)
+        numbered = (torch.tensor([3]), torch.tensor([5, 2**40, 5]), *rest)
         own = self.operator_options
         forward, backward = self.operators("mlp_mixture_log_prob")
         log_prob, kept = forward(*fixed.values(), *options, True, *own)
@@ -193,6 +195,8 @@ class MlpMixtureLogProbCases(DeviceBattery):
         return [
             (forward, (*named.values(), *options, True, *own)),
             (forward, (*drawn.values(), *options, False, *own)),
+            (forward, (*{**named, "noise": None}.values(), *numbered, True, *own)),
             (backward, (*given, *fixed.values(), *options, True, *own)),
             (backward, (*given, *drawn.values(), *options, False, *own)),
+            (backward, (*given, *drawn.values(), *numbered, False, *own)),
         ]

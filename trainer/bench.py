@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,13 @@ from p3kernels.estimators import MonteCarloPolicy
 from trainer.tasks import TASKS
 
 OWN = ("--engine", "--update")
+RATIOS = (
+    ("shared", "vae (N = 1)"),
+    ("mm with the Σλ term", "mm"),
+    ("mc15-common", "mc(15)"),
+    ("mc(15)", "mc(15), expanded eagerly"),
+)
+"""Of the updates' seconds: what an estimator or a term costs beside what it is a change of."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
@@ -115,23 +122,28 @@ class _Expanded(MonteCarloPolicy):
 
 def bench_update(num_envs: int, repeats: int) -> dict[str, float]:
     """Seconds of an update on random data of the G1's sizes, nets of the paper's, every estimator in turn."""
-    contestants: dict[str, Callable[[Any], None]] = {
-        "vae (N = 1)": lambda _: None,
-        "mm": lambda _: None,
-        "mc(15)": lambda _: None,
-        "mc(15), expanded eagerly": lambda algorithm: setattr(algorithm.actor, "estimator", ExpandedMonteCarlo(15)),
+    from trainer.models.latent_noise import LatentNoise  # noqa: PLC0415  as above
+
+    runs = {
+        "vae (N = 1)": make_algorithm("vae", num_envs),
+        "shared": make_algorithm("shared", num_envs),
+        "mm": make_algorithm("mm", num_envs),
+        "mm with the Σλ term": make_algorithm("mm", num_envs),
+        "mm, half of it mirrored": make_algorithm("mm", num_envs, mirror_share=0.5),
+        "mm, all of it mirrored": make_algorithm("mm", num_envs, mirror_share=1.0),
+        "mc(15)": make_algorithm("mc(15)", num_envs),
+        "mc15-common": make_algorithm("mc15-common", num_envs),
+        "mc(15), expanded eagerly": make_algorithm("mc(15)", num_envs),
     }
-    runs = {}
-    for name, adapt in contestants.items():
-        algorithm, observations = make_algorithm(name.split(" ")[0].rstrip(","), num_envs)
-        adapt(algorithm)
-        runs[name] = (algorithm, observations)
+    runs["mm with the Σλ term"][0].actor.latent_noise = LatentNoise(0.02)
+    runs["mc(15), expanded eagerly"][0].actor.estimator = ExpandedMonteCarlo(15)
     best = time_updates(runs, repeats)
     base = best["vae (N = 1)"]
     print(f"{'one update, ' + str(num_envs) + ' × 24 samples':28} {'seconds':>8} {'/ N = 1':>8}")
     for name, seconds in best.items():
         print(f"{name:28} {seconds:8.2f} {seconds / base:8.2f}")
-    print(f"{'mc(15) / expanded eagerly':28} {best['mc(15)'] / best['mc(15), expanded eagerly']:17.2f}")
+    for name, base_name in RATIOS:
+        print(f"{name + ' / ' + base_name:45} {best[name] / best[base_name]:5.2f}")
     return best
 
 
@@ -158,18 +170,21 @@ def profile_update(num_envs: int, rows: int = 15) -> str:
     return profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=50)
 
 
-def make_algorithm(method: str, num_envs: int) -> tuple[Any, Any]:
+def make_algorithm(method: str, num_envs: int, mirror_share: float = 0.0) -> tuple[Any, Any]:
     """A method at the paper's network sizes, and random observations of the G1's sizes [num_envs]."""
     from tensordict import TensorDict  # noqa: PLC0415  as above
 
     from trainer.algorithms import P3PPO  # noqa: PLC0415
-    from trainer.config import TrainConfig, resolve, rsl_rl_config  # noqa: PLC0415
+    from trainer.config import PpoConfig, TrainConfig, resolve, rsl_rl_config  # noqa: PLC0415
+    from trainer.tasks import make_task  # noqa: PLC0415
+    from trainer.tasks.symmetry import TaskSymmetry  # noqa: PLC0415
 
     torch.manual_seed(0)
     sizes = {"proprio": 96, "history": 480, "extero": 187, "velocity": 3, "critic": 298}
     observations = TensorDict({k: torch.randn(num_envs, n) for k, n in sizes.items()}, batch_size=[num_envs])
-    config = resolve(TrainConfig(method=method, preset="paper", num_envs=num_envs))
-    env = argparse.Namespace(num_envs=num_envs, num_actions=29)
+    ppo = PpoConfig(mirror_share=mirror_share)
+    config = resolve(TrainConfig(method=method, preset="paper", num_envs=num_envs, ppo=ppo))
+    env = argparse.Namespace(num_envs=num_envs, num_actions=29, symmetry=TaskSymmetry(make_task(config.task)))
     algorithm = P3PPO.construct_algorithm(observations, env, rsl_rl_config(config), "cpu")
     algorithm.train_mode()
     return algorithm, observations

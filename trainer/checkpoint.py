@@ -49,6 +49,11 @@ def checkpoint_path(run_dir: Path, iteration: int) -> Path:
     return run_dir / f"model_{iteration}.pt"
 
 
+def best_path(run_dir: Path) -> Path:
+    """Where the best checkpoint by evaluation is, if there is one."""
+    return run_dir / "best.pt"
+
+
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Writes `content` so that `path` is, at any moment and after a power cut, the old file or the new one, whole.
 
@@ -61,7 +66,14 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
         TypeError: Something in `content` would not load again.
         ValueError: Something is missing in `content`.
     """
-    serialised = _serialise({"format": FORMAT, "version": VERSION, **content})
+    if missing := [key for key in KEYS if key not in content]:
+        raise ValueError(f"content: expected {', '.join(KEYS)}; {', '.join(missing)} is missing")
+    write_torch_file(path, {"format": FORMAT, "version": VERSION, **content})
+
+
+def write_torch_file(path: Path, content: dict[str, Any]) -> None:
+    """As `save_checkpoint`, of any tensors and plain values."""
+    serialised = _serialise(content)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -87,7 +99,7 @@ def load_checkpoint(path: Path, task: str | None = None) -> dict[str, Any]:
         ForeignCheckpoint: It is something else; code in it was not run.
         ValueError: It is of another version or of another task, or lacks something.
     """
-    content = _deserialise(path, _read(path))
+    content = read_torch_file(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ForeignCheckpoint(f"{path}: a torch file, but not a checkpoint of this trainer{_origin(content)}")
     version = content.get("version")
@@ -101,6 +113,18 @@ def load_checkpoint(path: Path, task: str | None = None) -> dict[str, Any]:
     if task is not None and content["task"] != task:
         raise ValueError(f"{path}: of task {content['task']!r}, this run is {task!r}")
     return content
+
+
+def read_torch_file(path: Path) -> Any:
+    """What torch saved in a file of tensors and plain values, every record compared with its checksum.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It may not be read.
+        DamagedCheckpoint: It is empty, cut off or damaged.
+        ForeignCheckpoint: It is something else; code in it was not run.
+    """
+    return _deserialise(path, _read(path))
 
 
 def latest_checkpoint(run_dir: Path) -> Path | None:
@@ -160,8 +184,6 @@ def _checkpoints(run_dir: Path) -> list[tuple[int, Path]]:
 
 def _serialise(content: dict[str, Any]) -> memoryview:
     """The file's bytes: in memory first, since torch's own writing to a full disk is not an OSError."""
-    if missing := [key for key in KEYS if key not in content]:
-        raise ValueError(f"content: expected {', '.join(KEYS)}; {', '.join(missing)} is missing")
     buffer = io.BytesIO()
     torch.save(content, buffer)
     buffer.seek(0)

@@ -12,7 +12,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +23,26 @@ class Command:
 
     module: str
     summary: str
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables that are set, where they are not, before anything is imported: OpenMP reads them when it is loaded."""
 
 
 COMMANDS = {
-    "train": Command("trainer.train", "train a policy: G1 or walker, by P3 or a baseline"),
+    "train": Command(
+        "trainer.train",
+        "train a policy: G1 or walker, by P3 or a baseline",
+        # Threads that spin while they wait take the cores from whoever needs them, the other processes of the run too.
+        environment=(("OMP_WAIT_POLICY", "passive"),),
+    ),
     "play": Command("trainer.play", "watch a trained policy, in the browser, in a window or as a video"),
     "eval": Command("trainer.evaluate", "judge trained policies side by side: reward, lifetime, success, energy"),
     "diagnose": Command("trainer.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"),
     "export": Command("trainer.export", "write a policy as one ONNX file, compared with torch, with its contract"),
     "run-onnx": Command("trainer.run_onnx", "run an exported policy in MuJoCo at 50 Hz, without torch"),
+    "pack": Command("trainer.pack", "write a policy as one small file, usable wherever a checkpoint is"),
+    "deploy": Command("trainer.deploy.command", "drive a Unitree G1 with an exported policy, over DDS, without torch"),
+    "robot-sim": Command("trainer.robot_sim.command", "a G1 in MuJoCo that speaks the robot's protocol on loopback"),
+    "replay": Command("trainer.deploy.replay", "run the log of a deployment again, bit for bit; plots of it"),
     "report": Command("trainer.report", "write a run's report.html again"),
     "study": Command("trainer.study.command", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
@@ -64,11 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, before: Callable[[], None] = lambda: None) -> int:
     """Runs `p3` and returns its exit code; a wrong command line exits with 2.
 
     Args:
         arguments: What comes after `p3`; None for the process's own.
+        before: Called once the command is imported; what interrupts it interrupts the command.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
@@ -79,12 +91,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         parser.error(f"no command {name!r}{hint}; the commands are {', '.join(COMMANDS)}")
+    for variable, value in COMMANDS[name].environment:
+        os.environ.setdefault(variable, value)
     try:
         module = importlib.import_module(COMMANDS[name].module)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("trainer", "p3kernels"):
             raise  # ours: a fault, not a missing package
-        extra = "export" if (error.name or "").startswith("onnx") else "train"
+        missing = error.name or ""
+        extra = "deploy" if missing.startswith("cyclonedds") else "export" if missing.startswith("onnx") else "train"
         print(
             f"p3 {name}: needs {error.name}, which is not installed; run: pip install 'p3kernels[{extra}]'",
             file=sys.stderr,
@@ -92,11 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         try:
+            before()
             return module.main(arguments[1:], prog=f"p3 {name}")
         finally:
             sys.stdout.flush()  # what is still held back may meet a closed pipe: here, not at the interpreter's end
     except KeyboardInterrupt:
-        print(f"p3 {name}: interrupted", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # of several processes one says it
+            print(f"p3 {name}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, `head` say, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end

@@ -24,7 +24,6 @@ from trainer.diagnose_table import tables
 from trainer.metrics import replace_file
 from trainer.report import write_report
 from trainer.run_checkpoint import RunCheckpoint, read_run_checkpoint
-from trainer.tasks import make_task
 
 
 @dataclass
@@ -38,7 +37,7 @@ class DiagnoseConfig:
     """
 
     checkpoint: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Directories of runs, or checkpoint files (model_N.pt) in them."""
+    """Directories of runs, checkpoint files (model_N.pt) in them, policy files, or pretrained policies by name."""
     task: str | None = None
     """Roll out on another task of the same robot; the run's own by default."""
     num_envs: int | None = None
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str], prog: str = "p3 diagnose") -> int:
     try:
         _check(config)
         checkpoints = _checkpoints(config.checkpoint)
-        out = config.out or checkpoints[-1].run_dir / FOLDER
+        out = config.out or checkpoints[-1].output(FOLDER)
         out.mkdir(parents=True, exist_ok=True)
         sizes = QUICK if config.quick else Sizes(states=config.states)
         found: dict[str, Diagnosis] = {}
@@ -93,7 +92,7 @@ def main(arguments: Sequence[str], prog: str = "p3 diagnose") -> int:
 
 def _draw(found: Mapping[str, Diagnosis], out: Path, checkpoints: Sequence[RunCheckpoint], say: Say) -> None:
     """The figures, and the run's report where they belong to it."""
-    robots = {make_task(checkpoint.config.task).config.robot for checkpoint in checkpoints}
+    robots = {checkpoint.task.robot for checkpoint in checkpoints}
     names = None
     if len(robots) == 1:
         names = [name.removesuffix("_joint") for name in robots.pop().joint_names]
@@ -117,7 +116,7 @@ def _check(config: DiagnoseConfig) -> None:
 
 def _checkpoints(paths: Sequence[Path]) -> list[RunCheckpoint]:
     """As named; of one run directory also the one before LSFT, where there is one."""
-    found = [read_run_checkpoint(path) for path in paths]
+    found = [read_run_checkpoint(path, newest=True) for path in paths]
     if len(paths) == 1 and paths[0].is_dir():
         earlier = before_switch(found[0])
         found = [*([earlier] if earlier is not None else []), *found]

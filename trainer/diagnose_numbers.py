@@ -10,7 +10,7 @@ import torch
 
 from p3kernels import diagnostics
 from p3kernels.diagnostics import LatentPolicy
-from trainer.diagnose_rows import closed_form_estimators, efficiency_rows, gradient_rows
+from trainer.diagnose_rows import closed_form_estimators, efficiency_rows, fidelity_rows, gradient_rows
 from trainer.diagnose_states import Subject
 
 
@@ -33,6 +33,8 @@ class Sizes:
     """Latents of a Shapiro–Wilk test; the middle one is the one shown by action."""
     gradient_states: int = 128
     redraws: int = 24
+    fidelity_redraws: int = 48
+    fidelity_reference: int = 2000
     noise_counts: tuple[int, ...] = (1, 2, 4, 8, 16)
 
 
@@ -48,6 +50,8 @@ QUICK = Sizes(
     test_samples=(50, 100, 200),
     gradient_states=32,
     redraws=6,
+    fidelity_redraws=4,
+    fidelity_reference=50,
     noise_counts=(1, 4),
 )
 
@@ -83,6 +87,7 @@ class Diagnosis:
     gaussianity: dict[str, diagnostics.Gaussianity]
     """By the number of samples of a test."""
     gradient_noise: dict[str, diagnostics.GradientNoise]
+    gradient_fidelity: dict[str, diagnostics.GradientFidelity]
     noise_scaling: diagnostics.NoiseScaling
     seconds: dict[str, float]
 
@@ -120,9 +125,7 @@ def diagnose(
 
     begin("data efficiency")
     efficiency = {
-        name: diagnostics.data_efficiency(
-            row.estimator, *subject.states, clip=clip, repeats=row.repeats, common=row.common, seed=seed
-        )
+        name: diagnostics.data_efficiency(row.estimator, *subject.states, clip=clip, repeats=row.repeats, seed=seed)
         for name, row in efficiency_rows().items()
     }
     begin("KL scan")
@@ -154,11 +157,22 @@ def diagnose(
             actions,
             advantages,
             clip=clip,
-            common=row.common,
             redraws=sizes.redraws if row.drawn else 2,
             seed=seed,
         )
         for name, row in gradient_rows().items()
+    }
+    begin("gradient fidelity")
+    fidelity = {
+        name: diagnostics.gradient_fidelity(
+            row.estimator,
+            *batch,
+            clip=clip,
+            redraws=sizes.fidelity_redraws,
+            reference_samples=sizes.fidelity_reference,
+            seed=seed,
+        )
+        for name, row in fidelity_rows().items()
     }
     begin("scaling of the gradient noise")
     scaling = diagnostics.noise_scaling(*batch, advantages, counts=sizes.noise_counts, redraws=sizes.redraws, seed=seed)
@@ -182,6 +196,7 @@ def diagnose(
         linearity=linearity,
         gaussianity=gaussianity,
         gradient_noise=noise,
+        gradient_fidelity=fidelity,
         noise_scaling=scaling,
         seconds=seconds,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo
-from p3kernels.diagnostics.inputs import Estimator
+from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo, SharedNoise
+from p3kernels.estimators import Estimator, StoredComponent
 
 SAMPLES = (1, 5, 15, 50)
 """N of the paper's table."""
@@ -17,20 +17,16 @@ class Row:
     """A row of a table."""
 
     estimator: Estimator
-    common: bool = False
-    """Old and new likelihood share their latents."""
 
     @property
     def drawn(self) -> bool:
         """Whether two evaluations differ."""
-        return isinstance(self.estimator, MonteCarlo)
+        return self.estimator.redraws
 
     @property
     def repeats(self) -> int:
         """Actions a state: as many as cost no more than a few of N = 50, and one where nothing is drawn."""
-        if not isinstance(self.estimator, MonteCarlo) or self.common:
-            return 1
-        return max(1, min(MOST_REPEATS, 200 // self.estimator.num_samples))
+        return max(1, min(MOST_REPEATS, 200 // self.estimator.num_latents)) if self.drawn else 1
 
 
 def closed_form_estimators() -> dict[str, Estimator]:
@@ -44,9 +40,19 @@ def closed_form_estimators() -> dict[str, Estimator]:
 
 
 def gradient_rows() -> dict[str, Row]:
-    """Of the gradient noise: each kind of sampling at one N, since a gradient costs more than a likelihood."""
-    left_out = ("MC(N=50), antithetic", "MC(N=50), Sobol")
+    """Of the gradient noise: each kind of sampling at one N, since a gradient costs more than a likelihood.
+
+    Without those that keep the acting latent's noise: the actions of a rollout came from other noise.
+    """
+    left_out = ("MC(N=50), antithetic", "MC(N=50), Sobol", "shared noise", "acting component stored")
     return {name: row for name, row in efficiency_rows().items() if name not in left_out}
+
+
+def fidelity_rows() -> dict[str, Row]:
+    """Of the gradient's fidelity: every kind of estimator once, Monte Carlo as the VAE and as LSFT have it."""
+    names = ("MC(N=1)", "MC(N=15)", "MC(N=15), common latents", "shared noise", "acting component stored")
+    every = efficiency_rows()
+    return {name: every[name] for name in (*names, "MM", "CM", "z = mean")}
 
 
 def efficiency_rows() -> dict[str, Row]:
@@ -54,16 +60,6 @@ def efficiency_rows() -> dict[str, Row]:
     rows = {f"MC(N={count})": Row(MonteCarlo(count)) for count in SAMPLES}
     rows |= {f"MC(N={count}), antithetic": Row(MonteCarlo(count, "antithetic")) for count in SAMPLES[2:]}
     rows |= {f"MC(N={count}), Sobol": Row(MonteCarlo(count, "sobol")) for count in SAMPLES[2:]}
-    rows |= {f"MC(N={count}), common latents": Row(MonteCarlo(count), common=True) for count in (1, 15)}
+    rows |= {f"MC(N={count}), common latents": Row(MonteCarlo(count, common=True)) for count in (1, 15)}
+    rows |= {"shared noise": Row(SharedNoise()), "acting component stored": Row(StoredComponent())}
     return rows | {name: Row(estimator) for name, estimator in closed_form_estimators().items()}
-
-
-def estimator_label(estimator: object) -> str:
-    """As a row is called."""
-    if isinstance(estimator, MonteCarlo):
-        kind = "" if estimator.sampling == "iid" else f", {estimator.sampling}"
-        return f"MC(N={estimator.num_samples}){kind}"
-    for name, known in {**closed_form_estimators(), "CM, diagonal": CovarianceMatching("diagonal")}.items():
-        if estimator == known:
-            return name
-    return repr(estimator)

@@ -14,8 +14,7 @@ from torch import Tensor
 from p3kernels.diagnostics import LatentPolicy
 from trainer.algorithms import P3PPO, parse_method
 from trainer.checkpoint import checkpoint_path
-from trainer.config import TrainConfig, rsl_rl_config
-from trainer.diagnose_rows import estimator_label
+from trainer.config import TrainConfig, rsl_rl_config, task_of
 from trainer.env import LocomotionEnv, one_thread
 from trainer.models.actor import LatentActor
 from trainer.run_checkpoint import RunCheckpoint, read_run_checkpoint
@@ -58,7 +57,7 @@ class Subject:
 
 
 def before_switch(checkpoint: RunCheckpoint) -> RunCheckpoint | None:
-    """The run's checkpoint at the change from MM to MC, where `checkpoint` is a later one."""
+    """The run's checkpoint at its last change of phase, where `checkpoint` is a later one."""
     switched = checkpoint.content["switched_at"]
     if switched is None or switched >= checkpoint.content["iter"]:
         return None
@@ -72,7 +71,7 @@ def check_method(checkpoint: RunCheckpoint) -> None:
     if "beta" not in parse_method(method).options:
         raise NothingToDiagnose(
             f"{checkpoint.path}: nothing to diagnose: {method} has no latent distribution, its likelihood is exact. "
-            "Diagnose a method with one: p3, mm, cm, mc(N), vae or z-mean"
+            "Diagnose a method with one: p3, mm, cm, mcN, shared, vae or z-mean"
         )
 
 
@@ -116,12 +115,12 @@ def gather(
     seen = _roll(algorithm.actor, env, steps, say)
     kept = TensorDict.cat(seen[::EVERY])
     chosen: TensorDict = kept[torch.randperm(len(kept), generator=generator)[:states]]
-    say(f"a PPO rollout of {config.ppo.num_steps_per_env} steps and one epoch's update by {estimator_label(trained)}")
+    say(f"a PPO rollout of {config.ppo.num_steps_per_env} steps and one epoch's update by {trained.label}")
     before, after, rollout = _one_epoch(algorithm, env)
     rows = torch.randperm(len(rollout["actions"]), generator=generator)[:states]
     active = int((_encoded(before, kept).latent_mean.var(0) > 0.01).sum())
     return Subject(
-        trained_with=estimator_label(trained),
+        trained_with=trained.label,
         states=_encoded(before, chosen),
         old=_encoded(before, rollout["observations"][rows]),
         new=_encoded(after, rollout["observations"][rows]),
@@ -146,34 +145,35 @@ def _environment(
     """The environment, and whether it goes on where the checkpoint was written."""
     config = checkpoint.config
     own = config.num_envs or 0
+    whole = "environment" in checkpoint.content  # not of a policy file
     alone = not checkpoint.content.get("other_ranks")  # else the environments are in parts, one a rank
     here = config.engine == "mujoco"  # robots that another engine simulated cannot go on in this one
-    if task in (None, config.task) and num_envs is None and own <= OWN_ENVIRONMENTS and alone and here:
-        env = LocomotionEnv(make_task(config.task), own, seed=config.seed, num_threads=num_threads)
+    if task in (None, config.task) and num_envs is None and own <= OWN_ENVIRONMENTS and whole and alone and here:
+        env = LocomotionEnv(LocomotionTask(checkpoint.task), own, seed=config.seed, num_threads=num_threads)
         env.load_state_dict(checkpoint.content["environment"])
         return env, True
     try:
-        chosen = make_task(task or config.task)
+        chosen = LocomotionTask(checkpoint.task) if task is None else make_task(task)
     except ValueError as error:
         raise ValueError(f"--{error}") from error
     return LocomotionEnv(chosen, num_envs or FRESH_ENVIRONMENTS, seed=seed, num_threads=num_threads), False
 
 
 def _algorithm(checkpoint: RunCheckpoint, env: LocomotionEnv, task: str | None) -> P3PPO:
-    """As it was when it last updated: at the checkpoint of the change to MC, that is MM."""
+    """As it was when it last updated: at the checkpoint of a change of phase, with the estimator before it."""
     content = checkpoint.content
     algorithm = P3PPO.construct_algorithm(env.get_observations(), env, rsl_rl_config(checkpoint.config), "cpu")
     try:
         # A copy: an optimiser takes the tensors of its state as they are and then changes them.
-        algorithm.load(copy.deepcopy(content["algorithm"]), None, True)
+        algorithm.load(copy.deepcopy(content["algorithm"]), checkpoint.loaded, True)
     except RuntimeError as error:  # torch's, about shapes
         if task in (None, checkpoint.config.task):
             raise
         raise ValueError(
             f"--task: {task} does not fit a policy of {checkpoint.config.task}: {_sizes(checkpoint.config, env.task)}"
         ) from error
-    if content["switched_at"] == content["iter"]:
-        algorithm.estimators.switched = False
+    if content.get("switched_at") == content["iter"]:
+        algorithm.estimators.step_back()
         algorithm.actor.estimator = algorithm.estimators.estimator
     algorithm.train_mode()
     algorithm.report = lambda message: None
@@ -181,7 +181,7 @@ def _algorithm(checkpoint: RunCheckpoint, env: LocomotionEnv, task: str | None) 
 
 
 def _sizes(config: TrainConfig, task: LocomotionTask) -> str:
-    own = make_task(config.task)
+    own = LocomotionTask(task_of(config))
     return f"{task.num_actions} actions where it has {own.num_actions}, or other observations"
 
 

@@ -49,6 +49,14 @@ def tables(found: Columns) -> list[str]:
         _each(found, _noise),
         "Noise: trace of the gradient's covariance over redraws of the latents. Alignment: mean cosine of two redraws.",
     )
+    redraws = next(iter(first.gradient_fidelity.values())).redraws
+    add(
+        "Gradient fidelity of the clipped surrogate: cosine; scale; noise",
+        _each(found, _fidelity),
+        "Against the pathwise gradient of a known return: cosine and length along it of the mean gradient, and one"
+        f" redraw's noise in its lengths; the mean over {redraws} redraws is known to noise / {redraws**0.5:.1f}. What"
+        " an estimator does to a gradient, not how well it trains.",
+    )
     add(
         "Gradient noise, exponents (law): in parameters; in the action's mean",
         _each(found, _scaling),
@@ -65,6 +73,10 @@ def _efficiency(found: Columns) -> list[list[str]]:
 
 def _noise(d: Diagnosis) -> dict[str, str]:
     return {name: f"{_short(noise.ratio)}; {noise.alignment:.2f}" for name, noise in d.gradient_noise.items()}
+
+
+def _fidelity(d: Diagnosis) -> dict[str, str]:
+    return {name: f"{f.cosine:.2f}; {_short(f.scale)}; {_short(f.noise)}" for name, f in d.gradient_fidelity.items()}
 
 
 def _summary(found: Columns) -> list[list[str]]:
@@ -104,6 +116,7 @@ def _kl(d: Diagnosis) -> dict[str, str]:
         f"MC(N={p.num_samples}) + acting z": over(p.generating) for p in scan.points if p.num_samples in (1, 15, 100)
     }
     rows["MC(N=1) + acting z, identical"] = _value(scan.points[0].generating_identical)
+    rows["closed form at shared noise"] = over(scan.shared)
     rows["closed form of single components"] = over(scan.single)
     rows["closed form of single components, identical"] = _value(scan.single_identical)
     rows["upper bound (actor's KL + encoder's)"] = over(scan.bound)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from p3kernels import MomentMatching, MonteCarlo
 from p3kernels.diagnostics import data_efficiency, sampled_moments
-from p3kernels.diagnostics.inputs import Estimator
+from p3kernels.estimators import Estimator
 
 ACTIVE_VAR = 0.01
 """A latent whose mean varies less over the observations tells them apart no better than its prior."""
@@ -83,9 +83,10 @@ def latent_scalars(actor: Actor, observations: Any, *, clip: float, seed: int) -
 
     Returns:
         `d_eff/trained`, the data efficiency of the actor's own estimator, `d_eff/n1` and `d_eff/n15`, of Monte Carlo
-        with 1 and 15 samples; `policy/latent_action_std`, the root of the action's mean variance by the latent, over
-        sampled latents, and `policy/latent_action_std_mm`, the same by moment matching. Nothing where there is no
-        latent or it is certain, nor where the actor's numbers are not finite.
+        with 1 and 15 samples; `policy/latent_share`, Σv/σ²: the action's variance by the latent, over sampled latents,
+        in units of the exploration's, summed over actions; `policy/latent_action_std`, the root of its mean, and
+        `policy/latent_action_std_mm`, the same by moment matching. Nothing where there is no latent or it is certain,
+        nor where the actor's numbers are not finite.
     """
     context, latent = actor.encode(observations)
     mean, std, action_std = latent.mean, latent.std, actor.action_std
@@ -94,7 +95,7 @@ def latent_scalars(actor: Actor, observations: Any, *, clip: float, seed: int) -
     numbers = (context, mean, std, action_std, actor.mlp(torch.cat([context, mean], -1)), *actor.mlp.parameters())
     if not all(bool(tensor.isfinite().all()) for tensor in numbers):
         return {}
-    estimators = {"trained": actor.estimator, "n1": MonteCarlo(1), "n15": MonteCarlo(15)}
+    estimators: dict[str, Estimator] = {"trained": actor.estimator, "n1": MonteCarlo(1), "n15": MonteCarlo(15)}
     scalars = {
         f"d_eff/{name}": data_efficiency(
             estimator, actor.mlp, context, mean, std, action_std, clip=clip, seed=seed
@@ -104,6 +105,7 @@ def latent_scalars(actor: Actor, observations: Any, *, clip: float, seed: int) -
     matched = MomentMatching().policy(actor.mlp, context, mean, std, action_std)
     generator = torch.Generator(mean.device).manual_seed(seed)
     sampled = sampled_moments(actor.mlp, context, mean, std, LATENT_SAMPLES, generator)
+    scalars["policy/latent_share"] = (sampled.var / action_std.double().square()).sum(-1).mean().item()
     scalars["policy/latent_action_std"] = sampled.var.mean().sqrt().item()
     scalars["policy/latent_action_std_mm"] = matched.latent_var.mean().sqrt().item()
     return scalars

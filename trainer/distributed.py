@@ -18,8 +18,12 @@ import torch.distributed
 from rsl_rl.modules import EmpiricalNormalization
 from torch import Tensor, nn
 
+from trainer.processes import cores
+
 PATIENCE = datetime.timedelta(minutes=5)
 """How long a rank waits for the others. A rank that died is mostly noticed at once; one that hangs, after this."""
+MEETING_POINT = "P3_MEETING_POINT"
+"""Variable of the environment with the URL at which the ranks of one machine meet; torchrun's has others."""
 _RANK_STRIDE = 15_485_863
 _ANEW_STRIDE = 1_000_003
 
@@ -45,7 +49,7 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """As torchrun tells its processes; one rank where nothing does."""
+        """As torchrun and `trainer.launch` tell their processes; one rank where nothing does."""
         rank, size, local_rank, local_size = (
             int(os.environ.get(name, default))
             for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
@@ -93,7 +97,7 @@ class Ranks:
         """The machine's cores divided by its ranks, at least one; None, all of them, where one rank has the machine."""
         if self.local_size == 1:
             return None
-        return max(1, len(os.sched_getaffinity(0)) // self.local_size)
+        return max(1, cores() // self.local_size)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Over the ranks, elementwise, without gradient; the same bits on each."""
@@ -164,15 +168,26 @@ ONE_RANK = Ranks()
 """A process on its own."""
 
 
+def is_launched() -> bool:
+    """Whether a launcher started this process, as one rank of one or more."""
+    return "WORLD_SIZE" in os.environ
+
+
 def join(ranks: Ranks) -> None:
-    """Lets the ranks that torchrun started compute together: by gloo on the host, by NCCL on GPUs."""
+    """Lets the ranks that a launcher started compute together: by gloo on the host, by NCCL on GPUs."""
     if ranks.size == 1:
         return
     gpus = torch.cuda.device_count()
     if gpus:
         torch.cuda.set_device(ranks.local_rank % gpus)
     with _together():
-        torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=PATIENCE)
+        torch.distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpus else "gloo",
+            os.environ.get(MEETING_POINT, "env://"),
+            timeout=PATIENCE,
+            rank=ranks.rank,
+            world_size=ranks.size,
+        )
 
 
 def leave(ranks: Ranks) -> None:

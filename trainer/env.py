@@ -21,6 +21,7 @@ from trainer.tasks.curriculum import Curriculum
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.running import RunningTask
 from trainer.tasks.state import Episode, RobotState
+from trainer.tasks.symmetry import TaskSymmetry
 
 
 @contextlib.contextmanager
@@ -82,6 +83,15 @@ class TaskEnv(VecEnv, abc.ABC):
     def episode_length_buf(self, value: Tensor) -> None:
         self.episode.step = value.to(torch.int64)
 
+    @property
+    def symmetry(self) -> TaskSymmetry:
+        """The task in the mirror, for `P3PPO`'s `mirror_share`.
+
+        Raises:
+            ValueError: The task's robot declares no symmetry.
+        """
+        return TaskSymmetry(self.task)
+
     def get_observations(self) -> TensorDict:
         """The current observation groups."""
         return self.running.observations
@@ -110,7 +120,7 @@ class LocomotionEnv(TaskEnv):
         num_envs: E.
         seed: Of everything random here: noise, commands, pushes, dynamics, terrains.
         num_threads: Simulator threads; None for one a core.
-        level: Fixes the terrain level instead of the curriculum, for evaluation.
+        difficulty: Fixes the terrains' difficulty, in [0, 1], instead of the curriculum, for evaluation.
         auto_reset: Begin a new episode where one ends. Without it every random number is drawn at the same step
             whatever the policy does, so that policies can be compared on the same ones.
     """
@@ -122,20 +132,30 @@ class LocomotionEnv(TaskEnv):
         *,
         seed: int = 0,
         num_threads: int | None = None,
-        level: int | None = None,
+        difficulty: float | None = None,
         auto_reset: bool = True,
     ) -> None:
-        super().__init__(RunningTask(task, num_envs, seed=seed, level=level), auto_reset=auto_reset)
-        config = task.config
-        self.engine = MujocoEngine(
-            config.robot, self.running.tiles, num_envs, control_dt=config.control_dt, num_threads=num_threads
-        )
+        super().__init__(RunningTask(task, num_envs, seed=seed, difficulty=difficulty), auto_reset=auto_reset)
+        self._num_threads = num_threads
+        self.engine = self._make_engine()
         self.begin_anew()
+
+    def _make_engine(self) -> MujocoEngine:
+        config = self.task.config
+        return MujocoEngine(
+            config.robot,
+            self.running.tiles,
+            self.num_envs,
+            control_dt=config.control_dt,
+            num_threads=self._num_threads,
+        )
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""
         running = self.running
         targets = running.act(actions)
+        if running.delay is not None:
+            targets = running.delay.schedule(self.engine.decimation)
         pushes = running.draw_pushes()
         if pushes is not None:
             self.engine.push(*pushes)
@@ -148,21 +168,19 @@ class LocomotionEnv(TaskEnv):
             self._start(ended)
         return running.observations, outcome.reward, done, extras
 
-    def restart(self, *, level: int | None = None, terrain: str | None = None) -> TensorDict:
-        """Begins a new episode everywhere, at this level and on this terrain from now on where they are given.
+    def restart(self, *, difficulty: float | None = None, terrain: str | None = None) -> TensorDict:
+        """Begins a new episode everywhere, of this difficulty and on this terrain from now on where they are given.
 
         Raises:
-            ValueError: The task has no such level or terrain.
+            ValueError: The task has no such terrain, or the difficulty is not in [0, 1].
         """
         config = self.task.config
         if terrain is not None and terrain not in config.terrains:
             known = f"expected one of {', '.join(config.terrains)}" if config.terrains else f"{config.name} has none"
             raise ValueError(f"terrain: {known}, got {terrain!r}")
-        if level is not None and not (config.terrains and 0 <= level < config.num_levels):
-            known = f"expected 0 to {config.num_levels - 1}" if config.terrains else f"{config.name} has none"
-            raise ValueError(f"level: {known}, got {level}")
-        if level is not None:
-            self.running.fixed_level = level
+        if difficulty is not None and difficulty != self.running.difficulty:
+            self.running.set_difficulty(difficulty)
+            self.engine = self._make_engine()  # its models are of the tiles
         if terrain is not None and self.curriculum is not None:
             self.curriculum.terrain_type[:] = config.terrains.index(terrain)
         self.begin_anew()

@@ -1,4 +1,4 @@
-"""`p3 eval`: policies judged side by side, on fixed terrains and seeds, in native MuJoCo or mjlab.
+"""`p3 eval`: policies judged side by side, on fixed terrains and seeds, in one simulator or in several.
 
 Every policy sees the same tiles, starts, dynamics, noise, commands and pushes: they are drawn from the seed, and an
 environment that ends draws nothing new.
@@ -31,21 +31,24 @@ from trainer.evaluate_episodes import (
 from trainer.evaluate_policy import Act, Candidate, acting_in, action_of, load_candidate
 from trainer.evaluate_table import Row, markdown, numbers, plot
 from trainer.tasks import LocomotionTask, TaskConfig, make_task
+from trainer.tasks.settings import assigned, differences
 
-__all__ = ["Evaluation", "action_of", "evaluate", "load_candidate", "terrain_level"]
+__all__ = ["Evaluation", "action_of", "evaluate", "load_candidate", "terrain_difficulty"]
 
 
-def terrain_level(task: LocomotionTask, level: int | None) -> int | None:
-    """The level to fix: 0 by default on terrains, none on a plane.
+def terrain_difficulty(task: LocomotionTask, difficulty: float | None) -> float | None:
+    """The difficulty to fix: 0 by default on terrains, none on a plane.
 
     Raises:
-        ValueError: A level for a task without terrains.
+        ValueError: A difficulty for a task without terrains, or one that is not in [0, 1].
     """
     if not task.config.terrains:
-        if level is not None:
-            raise ValueError(f"--level: {task.config.name} has no terrain levels")
+        if difficulty is not None:
+            raise ValueError(f"--difficulty: {task.config.name} has no terrains")
         return None
-    return level or 0
+    if difficulty is not None and not 0 <= difficulty <= 1:
+        raise ValueError(f"--difficulty: expected numbers in [0, 1], got {difficulty:g}")
+    return difficulty or 0.0
 
 
 @dataclass
@@ -53,26 +56,29 @@ class EvalConfig:
     """Judge trained policies side by side, on the same terrains, robots and random numbers."""
 
     checkpoints: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Run directories (the latest checkpoint of each) or checkpoint files."""
+    """Run directories (best.pt, else the newest checkpoint), checkpoint or policy files, or pretrained policies."""
     latent: tuple[Literal["mean", "sample", "policy"], ...] = ("mean",)
     """Act at the latent's mean (as deployed), at a sample of it, or with exploration noise too."""
     terrains: tuple[str, ...] = ()
     """plane, stairs, gaps, single_row_stones, ...; by default the last three of these on tasks with terrains, else the
     plane."""
-    level: tuple[int, ...] = (0,)
-    """Terrain levels, 0 to 5, a part of the table each; nothing to the plane."""
+    difficulty: tuple[float, ...] = (0.0,)
+    """Difficulties of the terrains, in [0, 1], a part of the table each; nothing to the plane."""
     strengths: tuple[float, ...] = (0.0, 1.0)
     """Of randomised friction, masses and sensor noise, a part of the table each: 0 none, 1 as in training."""
     pushes: bool = True
     """Push the robots as in training, every 5 to 10 s."""
     episodes: int = 100
-    """On each terrain, at each level and strength; they run in parallel."""
+    """On each terrain, at each difficulty and strength; they run in parallel."""
     seconds: float = 20.0
     """Length of an episode."""
     task: str | None = None
     """Whose rewards and commands count; the checkpoints' own by default, if they have the same."""
-    engine: EngineName = "mujoco"
-    """Where: native MuJoCo, or mjlab (the G1's tasks); whatever a policy was trained in."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SETTING=VALUE")] = ()
+    """Change settings of that task, as for p3 train: max_tilt=0.8 dynamics.friction=0.2,0.4."""
+    engine: tuple[EngineName, ...] = ("mujoco",)
+    """Where, whatever a policy was trained in: native MuJoCo; mjlab or physx (the G1's tasks); several, one after the
+    other from the same starts, a part of the table each."""
     device: str = "cpu"
     """Where mjlab simulates: cpu, cuda:0, ..."""
     seed: int = 1000
@@ -94,11 +100,15 @@ def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
         _check(config)
         candidates = [load_candidate(source) for source in config.checkpoints]
         for candidate in candidates:
+            if candidate.choice:
+                print(candidate.choice, file=sys.stderr)
             if not candidate.has_contract:
                 print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")
         task = _task(config, candidates)
         print(_heading(config, task))
-        rows = compare(candidates, task, config)
+        rows = [row for engine in config.engine for row in compare(candidates, task, config, engine)]
+        conditions = list(dict.fromkeys(row.condition for row in rows))
+        rows.sort(key=lambda row: conditions.index(row.condition))
     except (ValueError, OSError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 2
@@ -114,28 +124,42 @@ def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
     return 0
 
 
-def compare(candidates: Sequence[Candidate], task: TaskConfig, config: EvalConfig) -> list[Row]:
-    """One row for each policy, way of acting, level and strength; those under one condition are beside each other.
+def compare(candidates: Sequence[Candidate], task: TaskConfig, config: EvalConfig, engine: EngineName) -> list[Row]:
+    """One row for each policy, way of acting, difficulty and strength; those under one condition are side by side.
+
+    Args:
+        candidates: The policies.
+        task: Whose rewards and commands count.
+        config: How they are judged.
+        engine: Where.
 
     Raises:
         ValueError: A policy's contract does not fit, or a setting cannot be.
     """
     terrains = config.terrains or default_terrains(task)
-    levels: Sequence[int | None] = (None,) if set(terrains) == {PLANE} else config.level
-    parts = [(level, strength, terrain) for level in levels for strength in config.strengths for terrain in terrains]
+    grades: Sequence[float | None] = (None,) if set(terrains) == {PLANE} else config.difficulty
+    parts = [(grade, strength, terrain) for grade in grades for strength in config.strengths for terrain in terrains]
     trial_tasks = [trial_task(task, t, s, config.seconds, pushes=config.pushes) for _, s, t in parts]
     for candidate in candidates:  # what cannot run is said before anything has run
         acting_in(candidate, trial_tasks[0], "mean")
-    found: dict[tuple[int, str, int | None, float], dict[str, Episodes]] = {}
+    found: dict[tuple[int, str, float | None, float], dict[str, Episodes]] = {}
     progress = _Progress(len(parts) * len(candidates) * len(config.latent))
-    for (level, strength, terrain), trial in zip(parts, trial_tasks, strict=True):
-        fixed = None if terrain == PLANE else level
-        for index, latent, episodes in _part(candidates, trial, fixed, config):
-            found.setdefault((index, latent, level, strength), {})[terrain] = episodes
-            progress.done(f"{candidates[index].label}, z {latent}, {terrain}, × {strength:g}")
+    for (grade, strength, terrain), trial in zip(parts, trial_tasks, strict=True):
+        fixed = None if terrain == PLANE else grade
+        for index, latent, episodes in _part(candidates, trial, fixed, config, engine):
+            found.setdefault((index, latent, grade, strength), {})[terrain] = episodes
+            progress.done(f"{engine}: {candidates[index].label}, z {latent}, {terrain}, × {strength:g}")
     return [
-        Row(candidate.label, candidate.config.method, latent, level, strength, found[index, latent, level, strength])
-        for level in levels
+        Row(
+            candidate.label,
+            candidate.config.method,
+            latent,
+            grade,
+            strength,
+            found[index, latent, grade, strength],
+            engine,
+        )
+        for grade in grades
         for strength in config.strengths
         for index, candidate in enumerate(candidates)
         for latent in config.latent
@@ -143,17 +167,21 @@ def compare(candidates: Sequence[Candidate], task: TaskConfig, config: EvalConfi
 
 
 def _part(
-    candidates: Sequence[Candidate], task: LocomotionTask, level: int | None, config: EvalConfig
+    candidates: Sequence[Candidate],
+    task: LocomotionTask,
+    difficulty: float | None,
+    config: EvalConfig,
+    engine: EngineName,
 ) -> Iterator[tuple[int, str, Episodes]]:
     """Every policy in the same environments from the same beginning."""
     env = make_env(
-        config.engine,
+        engine,
         task.config,
         config.episodes,
         seed=config.seed,
         device=config.device,
         num_threads=config.num_threads,
-        level=level,
+        difficulty=difficulty,
         auto_reset=False,
     )
     beginning = env.state_dict()
@@ -173,12 +201,16 @@ def _on_cpu(act: Act, device: str) -> Act:
 def _check(config: EvalConfig) -> None:
     if not config.checkpoints:
         raise ValueError("CHECKPOINT: expected at least one run directory or checkpoint file")
-    check_engine(config.engine, config.device)
+    for engine in config.engine:
+        check_engine(engine, config.device)
     if not config.seconds > 0 or config.episodes < 1:
         raise ValueError("--seconds and --episodes: expected positive numbers")
-    for option in ("latent", "level", "strengths"):
+    for option in ("engine", "latent", "difficulty", "strengths"):
         if not getattr(config, option):
             raise ValueError(f"--{option}: expected at least one")
+    for difficulty in config.difficulty:
+        if not 0 <= difficulty <= 1:
+            raise ValueError(f"--difficulty: expected numbers in [0, 1], got {difficulty:g}")
     for option in ("markdown", "json", "plot"):
         path = getattr(config, option)
         if path is not None and not path.parent.is_dir():
@@ -189,11 +221,18 @@ def _check(config: EvalConfig) -> None:
 
 def _task(config: EvalConfig, candidates: Sequence[Candidate]) -> TaskConfig:
     if config.task is not None:
-        return make_task(config.task).config
-    names = list(dict.fromkeys(candidate.config.task for candidate in candidates))
+        return assigned(make_task(config.task).config, config.set)
+    tasks = [candidate.task for candidate in candidates]
+    names = list(dict.fromkeys(task.name for task in tasks))
     if len(names) > 1:
         raise ValueError(f"--task: the checkpoints are of {' and '.join(names)}; say whose rewards and commands count")
-    return make_task(names[0]).config
+    for candidate, task in zip(candidates, tasks, strict=True):
+        if task != tasks[0]:
+            raise ValueError(
+                f"--task: {candidate.label} has other settings than {candidates[0].label}"
+                f" ({differences(tasks[0], task)[0]}); with --task {names[0]} they are judged by its defaults"
+            )
+    return assigned(tasks[0], config.set)
 
 
 def _heading(config: EvalConfig, task: TaskConfig) -> str:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from trainer.env import TaskEnv, one_thread
 from trainer.tasks import LocomotionTask, TaskConfig
+from trainer.tasks.actuation import MOTOR_FACTORS
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
+from trainer.tasks.running import FOLLOWED
 from trainer.tasks.terrains import TERRAINS
 
 PLANE = "plane"
@@ -21,6 +23,7 @@ COURSES = ("single_row_stones", "stairs", "gaps")
 _TILES = 10
 """Tiles of one terrain, with different random stones: as many as a success count has trials."""
 _LEAST_FRICTION = 0.05
+_LEAST_FACTOR = 0.05
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Evaluation:
     """Metres from the start, at the end of the lifetime."""
     episodes: int
     success: float = 0.0
-    """Share that traversed its course; on the plane, that did not fall."""
+    """Share that traversed its course; on the plane, that did not fall and followed its commands."""
     energy: float = 0.0
     """Joules over the lifetime: Σ |torque · joint velocity| dt over all joints."""
 
@@ -54,12 +57,20 @@ class Episodes:
     """Metres from the start, at the end of that time."""
     energy: Tensor
     """J over that time."""
+    torque: Tensor
+    """N m: root of the mean square over the joints and over that time."""
+    foot_force: Tensor
+    """N on the foot that bears more, mean over that time."""
     fell: Tensor
     """bool."""
     arrived: Tensor
     """bool: traversed its course."""
     success: Tensor
-    """bool: arrived; on the plane, did not fall."""
+    """bool: arrived; on the plane, did not fall and went at least half of what the commands asked for."""
+    followed: Tensor
+    """Metres along the commands, in their direction, over that time."""
+    commanded: Tensor
+    """Metres that the commands asked for over that time."""
     seconds: float
     """The whole time."""
 
@@ -67,6 +78,11 @@ class Episodes:
     def lifetime(self) -> Tensor:
         """Seconds as the paper counts them: who has arrived has the whole time."""
         return torch.where(self.arrived, self.seconds, self.time)
+
+    @property
+    def followed_share(self) -> Tensor:
+        """Of the commanded distance; 1 where nothing was commanded."""
+        return torch.where(self.commanded > 0, self.followed / self.commanded.clamp(min=1e-6), 1.0)
 
     @property
     def total_reward(self) -> Tensor:
@@ -82,32 +98,43 @@ def run_episodes(act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: flo
     dt = env.task.config.control_dt
     running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
     fell, arrived = torch.zeros_like(running), torch.zeros_like(running)
-    time, reward, distance, energy = (torch.zeros(env.num_envs, device=env.device) for _ in range(4))
+    time, reward, distance, energy, torque, force, followed, commanded = (
+        torch.zeros(env.num_envs, device=env.device) for _ in range(8)
+    )
     with torch.inference_mode(), one_thread():
         observations = env.get_observations()
         for _ in range(round(seconds / dt)):
             start = env.episode.spawn.clone()
             before = env.state.root_pos[:, :2].clone()
+            # As of before the step, too: an environment that begins anew has forgotten them after it.
+            followed = torch.where(running, env.episode.followed_distance, followed)
+            commanded = torch.where(running, env.episode.commanded_distance, commanded)
             observations, rewards, dones, extras = env.step(act(observations))
             reward += torch.where(running, rewards, 0.0)
             time += running * dt
             distance = torch.where(running, (before - start).norm(dim=-1), distance)
             power = (env.state.joint_torque * env.state.joint_vel).abs().sum(-1)
             energy += torch.where(running, power * dt, 0.0)
+            torque += torch.where(running, env.state.joint_torque.square().mean(-1) * dt, 0.0)
+            force += torch.where(running, env.state.foot_force.norm(dim=-1).amax(-1) * dt, 0.0)
             fell |= running & dones & ~extras["time_outs"]
             arrived |= running & extras["time_outs"] & extras["traversed"]
             running &= ~dones
             if not running.any():
                 break
-    success = arrived if env.curriculum is not None else ~fell
+    success = arrived if env.curriculum is not None else ~fell & (followed >= FOLLOWED * commanded)
     return Episodes(
         time=time.cpu(),
         reward=reward.cpu(),
         distance=distance.cpu(),
         energy=energy.cpu(),
+        torque=(torque / time).sqrt().cpu(),
+        foot_force=(force / time).cpu(),
         fell=fell.cpu(),
         arrived=arrived.cpu(),
         success=success.cpu(),
+        followed=followed.cpu(),
+        commanded=commanded.cpu(),
         seconds=seconds,
     )
 
@@ -154,6 +181,7 @@ def trial_task(config: TaskConfig, terrain: str, strength: float, seconds: float
     if not pushes:
         dynamics = replace(dynamics, push_velocity=(0.0, 0.0))
     changed = replace(config, dynamics=dynamics, noise=noise, episode_seconds=seconds, tile_variants=_TILES)
+    changed = replace(changed, soft_until=0)  # what is judged is the terrain as it is
     if terrain == PLANE:
         return LocomotionTask(replace(changed, terrains=()))
     if not config.terrains:
@@ -168,21 +196,29 @@ def trial_task(config: TaskConfig, terrain: str, strength: float, seconds: float
 
 
 def scaled_dynamics(ranges: Dynamics, strength: float) -> Dynamics:
-    """Friction around the middle of its range, masses and offsets around none; pushes as they are."""
+    """Friction around its middle, motors around 1, restitution, masses, offsets and delay around none; pushes stay."""
     low, high = ranges.friction
     middle, half = 0.5 * (low + high), 0.5 * (high - low) * strength
     return replace(
         ranges,
         friction=(max(middle - half, _LEAST_FRICTION), middle + half),
+        restitution=_times(ranges.restitution, strength),
         added_mass=_times(ranges.added_mass, strength),
         com_xy=_times(ranges.com_xy, strength),
         com_z=_times(ranges.com_z, strength),
+        action_delay=_times(ranges.action_delay, strength),
+        **{name: _from_one(getattr(ranges, name), strength) for name in MOTOR_FACTORS},
     )
 
 
 def scaled_noise(noise: ObservationNoise, strength: float) -> ObservationNoise:
     """Every width times `strength`."""
     return ObservationNoise(**{field.name: strength * getattr(noise, field.name) for field in fields(noise)})
+
+
+def _from_one(ends: Range, strength: float) -> Range:
+    low, high = (max(1.0 + strength * (end - 1.0), _LEAST_FACTOR) for end in ends)
+    return low, high
 
 
 def _times(ends: Range, factor: float) -> Range:

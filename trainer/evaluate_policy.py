@@ -15,8 +15,8 @@ from trainer.config import TrainConfig, rsl_rl_config
 from trainer.contract import Contract, Matching, match
 from trainer.env import LocomotionEnv
 from trainer.models.actor import LatentActor
-from trainer.run_checkpoint import read_run_checkpoint
-from trainer.tasks import LocomotionTask, make_task
+from trainer.run_checkpoint import RunCheckpoint, read_run_checkpoint
+from trainer.tasks import LocomotionTask, TaskConfig
 
 Act = Callable[[TensorDict], Tensor]
 
@@ -26,21 +26,39 @@ class Candidate:
     """A policy to be judged or exported."""
 
     actor: LatentActor
-    config: TrainConfig
-    path: Path
-    """Of the checkpoint."""
+    checkpoint: RunCheckpoint
     contract: Contract
     has_contract: bool
     """False where the checkpoint is from before contracts were saved, and its task's stands for it."""
 
     @property
+    def config(self) -> TrainConfig:
+        """The settings of its run."""
+        return self.checkpoint.config
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint's file."""
+        return self.checkpoint.path
+
+    @property
+    def choice(self) -> str:
+        """Which checkpoint of a run directory it is, in one line; nothing where a file was named."""
+        return self.checkpoint.choice
+
+    @property
+    def task(self) -> TaskConfig:
+        """The task with the settings that the policy was trained with."""
+        return self.checkpoint.task
+
+    @property
     def label(self) -> str:
-        """Run and checkpoint."""
-        return f"{self.path.resolve().parent.name}/{self.path.stem}"
+        """Run and checkpoint, or the name of a policy file."""
+        return self.checkpoint.name
 
 
-def load_candidate(source: Path) -> Candidate:
-    """The policy of a run directory (its latest checkpoint) or of a checkpoint in one.
+def load_candidate(source: str | Path) -> Candidate:
+    """The policy of a CHECKPOINT argument (`find_checkpoint`).
 
     Raises:
         FileNotFoundError: No run or no checkpoint there.
@@ -48,17 +66,17 @@ def load_candidate(source: Path) -> Candidate:
     """
     found = read_run_checkpoint(source)
     config, path = found.config, found.path
-    task = make_task(config.task)
+    task = LocomotionTask(found.task)
     env = LocomotionEnv(task, 1, num_threads=0)
     algorithm = P3PPO.construct_algorithm(env.get_observations(), env, rsl_rl_config(config), "cpu")
-    algorithm.load(found.content["algorithm"], None, True)
+    algorithm.load(found.content["algorithm"], found.loaded, True)
     algorithm.eval_mode()
     saved = found.content.get("contract")
     try:
         contract = task.contract if saved is None else Contract.from_dict(saved)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Candidate(algorithm.actor, config, path, contract, saved is not None)
+    return Candidate(algorithm.actor, found, contract, saved is not None)
 
 
 def action_of(actor: LatentActor, latent: str) -> Act:

@@ -24,22 +24,24 @@ class Row:
     label: str
     method: str
     latent: str
-    level: int | None
+    difficulty: float | None
     """None on the plane."""
     strength: float
     episodes: dict[str, Episodes]
     """By terrain."""
+    engine: str = "mujoco"
+    """What simulated them."""
 
     @property
     def name(self) -> str:
         """Of its bars."""
-        return f"{self.label}, z {self.latent}"
+        return f"{self.label}, z {self.latent}" + ("" if self.engine == "mujoco" else f", {self.engine}")
 
     @property
     def condition(self) -> str:
         """What rows are compared under."""
-        level = "" if self.level is None else f"level {self.level}, "
-        return f"{level}randomisation × {self.strength:g}"
+        difficulty = "" if self.difficulty is None else f"difficulty {self.difficulty:g}, "
+        return f"{difficulty}randomisation × {self.strength:g}"
 
 
 def numbers(row: Row) -> dict[str, Any]:
@@ -47,8 +49,9 @@ def numbers(row: Row) -> dict[str, Any]:
     return {
         "checkpoint": row.label,
         "method": row.method,
+        "engine": row.engine,
         "latent": row.latent,
-        "level": row.level,
+        "difficulty": row.difficulty,
         "strength": row.strength,
         **_measured(list(row.episodes.values())),
         "terrains": {
@@ -60,19 +63,23 @@ def numbers(row: Row) -> dict[str, Any]:
 def markdown(rows: Sequence[Row]) -> str:
     """One table; policies under the same condition are beside each other."""
     terrains = list(dict.fromkeys(name for row in rows for name in row.episodes))
-    levels = any(row.level is not None for row in rows)
-    head = ["checkpoint", "method", "z", *(["level"] if levels else []), "randomisation", "total reward", "lifetime s"]
-    head += [*(f"{name}, of {_trials(rows)}" for name in terrains), "fell", "distance m", "energy J", "J/m"]
+    graded = any(row.difficulty is not None for row in rows)
+    engines = len({row.engine for row in rows}) > 1
+    head = ["checkpoint", "method", *(["engine"] if engines else []), "z", *(["difficulty"] if graded else [])]
+    head += ["randomisation", "total reward", "lifetime s", *(f"{name}, of {_trials(rows)}" for name in terrains)]
+    head += ["fell", "of the way", "distance m", "energy J", "J/m", "torque N m", "foot force N"]
     lines = [head, ["---"] * 5 + ["---:"] * (len(head) - 5)]
     for row in rows:
         found = numbers(row)
-        level = [] if not levels else ["–" if row.level is None else str(row.level)]
-        cells = [row.label, row.method, row.latent, *level, f"× {row.strength:g}"]
+        grade = [] if not graded else ["–" if row.difficulty is None else f"{row.difficulty:g}"]
+        cells = [row.label, row.method, *([row.engine] if engines else []), row.latent, *grade, f"× {row.strength:g}"]
         cells += [_plus_minus(found["reward"]), _plus_minus(found["lifetime"])]
         for name in terrains:
             cells.append(_count(found["terrains"][name]["success"]) if name in row.episodes else "")
-        cells += [f"{found['fell']['value']:.0%}", _plus_minus(found["distance"]), _plus_minus(found["energy"], 0)]
+        cells += [f"{found['fell']['value']:.0%}", f"{found['followed']['value']:.0%}"]
+        cells += [_plus_minus(found["distance"]), _plus_minus(found["energy"], 0)]
         cells.append("–" if found["energy_per_metre"] is None else f"{found['energy_per_metre']:.0f}")
+        cells += [_plus_minus(found["torque"], 1), _plus_minus(found["foot_force"], 0)]
         lines.append(cells)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -129,9 +136,13 @@ def _measured(terrains: Sequence[Episodes]) -> dict[str, Any]:
         "reward": interval(*(episodes.total_reward for episodes in terrains)),
         "lifetime": interval(*(episodes.lifetime for episodes in terrains)),
         "distance": interval(*(episodes.distance for episodes in terrains)),
+        "followed": interval(*(episodes.followed_share for episodes in terrains)),
         "energy": interval(*(episodes.energy for episodes in terrains)),
         "energy_per_metre": energy / distance if distance > 0 else None,
+        "torque": interval(*(episodes.torque for episodes in terrains)),
+        "foot_force": interval(*(episodes.foot_force for episodes in terrains)),
         "fell": _plain(share_interval(sum(fell), total)),
+        "success": _plain(share_interval(sum(int(episodes.success.sum()) for episodes in terrains), total)),
     }
 
 

@@ -267,9 +267,9 @@ class ExportConfig:
     """Write a checkpoint as one self-contained ONNX file, with its contract as JSON beside it."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional]
-    """A run directory (its latest checkpoint) or a checkpoint file."""
+    """A run directory (best.pt, else the newest checkpoint), a checkpoint or policy file, or a pretrained policy."""
     output: Path | None = None
-    """The file; policy.onnx in the run directory by default."""
+    """The file; policy.onnx in the run directory by default, of a pretrained policy NAME-policy.onnx here."""
     std: bool = False
     """Add the output action_std: what the latent's uncertainty does to the action, by moment matching."""
 
@@ -279,7 +279,9 @@ def main(arguments: Sequence[str], prog: str = "p3 export") -> int:
     config = tyro.cli(ExportConfig, args=list(arguments), prog=prog)
     try:
         candidate = load_candidate(config.checkpoint)
-        output = config.output or candidate.path.parent / "policy.onnx"
+        if candidate.choice:
+            print(candidate.choice, file=sys.stderr)
+        output = config.output or candidate.checkpoint.output("policy.onnx")
         if output.suffix != ".onnx":
             raise ValueError(f"--output: expected a name ending in .onnx, got {output}")
         if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):

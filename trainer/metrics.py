@@ -17,6 +17,12 @@ from types import ModuleType
 from typing import Any
 
 FILE_NAME = "metrics.jsonl"
+ESTIMATOR = "estimator"
+"""The name, in a line, of the estimator that trained: its label."""
+_CODES = {0: "mm", -1: "z-mean", -2: "cm"}
+"""What runs before the labels wrote as `estimator/num_samples`, beside the N of Monte Carlo."""
+Record = dict[str, Any]
+"""A line of the file: "iteration", names as text, and numbers; None is a number that was not finite."""
 FINISH_SECONDS = 600.0
 """How long the end of a run waits for W&B's upload; what is left stays on the disk, for `wandb sync`."""
 
@@ -103,14 +109,21 @@ class MetricsLog:
         # What was interrupted can go on; it has not failed.
         self.close(failed=kind is not None and not issubclass(kind, KeyboardInterrupt))
 
-    def write(self, iteration: int, scalars: Mapping[str, float]) -> None:
-        """Writes one iteration and flushes. A number that is not finite is null in JSON, and nowhere else."""
-        if "iteration" in scalars:
-            raise ValueError("scalars: 'iteration' is the name of the line's number, not of a scalar")
+    def write(self, iteration: int, scalars: Mapping[str, float], names: Mapping[str, str] | None = None) -> None:
+        """Writes one iteration and flushes. A number that is not finite is null in JSON, and nowhere else.
+
+        Args:
+            iteration: Its number.
+            scalars: Numbers by name.
+            names: Texts by name, such as the estimator's: in `metrics.jsonl` alone, for the others draw numbers.
+        """
+        names = names or {}
+        if "iteration" in scalars or scalars.keys() & names.keys():
+            raise ValueError("scalars: 'iteration' is the name of the line's number, and no name can be there twice")
         values = {name: float(value) for name, value in scalars.items()}
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         try:
-            self._lines.append((json.dumps({"iteration": iteration, **finite}) + "\n").encode())
+            self._lines.append((json.dumps({"iteration": iteration, **names, **finite}) + "\n").encode())
         except OSError as error:
             self._warn("lines", f"cannot write {self._lines.path}: {error.strerror or error}; the training goes on")
         present = {name: value for name, value in finite.items() if value is not None}
@@ -259,7 +272,15 @@ class _WandbRun:
         self._run.finish(exit_code=int(failed))
 
 
-def read_metrics(run_dir: Path) -> list[dict[str, float | None]]:
+def estimator_name(record: Mapping[str, Any]) -> str | None:
+    """The estimator of a line of `metrics.jsonl`, also of one that an earlier version wrote as a number."""
+    name, code = record.get(ESTIMATOR), record.get("estimator/num_samples")
+    if isinstance(name, str) or code is None:
+        return name if isinstance(name, str) else None
+    return _CODES.get(int(code)) or f"mc{code:g}"
+
+
+def read_metrics(run_dir: Path) -> list[Record]:
     """The lines of `metrics.jsonl`, each with "iteration"; None is a number that was not finite.
 
     A last line that a crash cut off is passed over.

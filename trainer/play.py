@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from trainer.run_checkpoint import read_run_checkpoint
 from trainer.viewer.offscreen import choose_gl
 
 VIDEO_SECONDS = 10.0
@@ -22,7 +23,7 @@ class PlayConfig:
     """Watch a trained policy."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional]
-    """A checkpoint model_N.pt in its run directory, or the directory, for the latest."""
+    """A run directory (best.pt, else the newest checkpoint), a checkpoint or policy file, or a pretrained policy."""
     viewer: Literal["auto", "mujoco", "browser", "none"] = "auto"
     """mujoco: a window, needs a display. browser: a page with sliders and plots, served from here, needs no display
     and no OpenGL. none: a video. auto: a video if --video is given, else the window where there is a display, else the
@@ -34,8 +35,8 @@ class PlayConfig:
     """Act at the latent's mean (as deployed), at a sample of it, or with exploration noise too."""
     seconds: float | None = None
     """How long; 10 s for a video, until it is closed or Ctrl-C for a viewer."""
-    level: int | None = None
-    """Terrain level; 0 by default, on terrains."""
+    difficulty: float | None = None
+    """Difficulty of the terrain, in [0, 1]; 0 by default, on terrains."""
     terrain: str | None = None
     """Name of the terrain; the task's first by default."""
     seed: int = 1000
@@ -89,8 +90,7 @@ def _play(config: PlayConfig) -> int:
         raise ValueError(f"--seconds: expected a positive number, got {config.seconds:g}")
     display = _has_display()
     viewer = choose_viewer(config, display=display, terminal=sys.stdout.isatty())
-    run_dir = config.checkpoint if config.checkpoint.is_dir() else config.checkpoint.parent
-    video = config.video or run_dir / "play.mp4"
+    video = config.video or read_run_checkpoint(config.checkpoint).output("play.mp4")
     if viewer == "none":
         _check_video(video, config)
         gl = choose_gl()
@@ -99,18 +99,20 @@ def _play(config: PlayConfig) -> int:
     # MuJoCo reads MUJOCO_GL when it is imported, so these wait until it is set.
     import torch  # noqa: PLC0415
 
-    from trainer.evaluate import terrain_level  # noqa: PLC0415
+    from trainer.evaluate import terrain_difficulty  # noqa: PLC0415
     from trainer.evaluate_policy import load_candidate  # noqa: PLC0415
-    from trainer.tasks import make_task  # noqa: PLC0415
+    from trainer.tasks import LocomotionTask  # noqa: PLC0415
     from trainer.viewer.session import Session  # noqa: PLC0415
 
     candidate = load_candidate(config.checkpoint)
     run, path = candidate.config, candidate.path
-    task = make_task(run.task)
+    if candidate.choice:
+        print(candidate.choice, file=sys.stderr)
+    task = LocomotionTask(candidate.task)
     torch.manual_seed(config.seed)
-    level = terrain_level(task, config.level)
+    difficulty = terrain_difficulty(task, config.difficulty)
     session = Session(
-        candidate.actor, task, latent=config.latent, level=level, terrain=config.terrain, seed=config.seed
+        candidate.actor, task, latent=config.latent, difficulty=difficulty, terrain=config.terrain, seed=config.seed
     )
     print(f"{path}: {run.task}, {run.method}")
     if viewer == "mujoco":

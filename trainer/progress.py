@@ -15,7 +15,7 @@ from typing import TextIO
 COLUMNS = (
     ("reward", "episode/reward", "7.2f"),
     ("length", "episode/length", "4.0f"),
-    ("level", "curriculum/level", "4.1f"),
+    ("difficulty", "curriculum/difficulty", "4.2f"),
     ("std", "policy/action_std", "4.2f"),
     ("kl", "loss/kl", "6.3f"),
     ("lr", "loss/learning_rate", "7.1e"),
@@ -23,9 +23,9 @@ COLUMNS = (
     ("steps/s", "speed/steps_per_second", "5.0f"),
 )
 """Label, key and format; the width keeps the columns of a log below each other."""
-LEFT_OUT = "curriculum/level"
+LEFT_OUT = "curriculum/difficulty"
 """A task without a curriculum has no such column; the other numbers are only not there yet."""
-GIVEN_UP = ("lr", "clip", "std", "level", "kl", "length", "steps/s")
+GIVEN_UP = ("lr", "clip", "std", "difficulty", "kl", "length", "steps/s")
 """Columns that a narrow terminal goes without, in this order, so that it still shows the remaining time."""
 AVERAGED = 20
 """Iterations the remaining time is estimated from: the slow first ones are soon forgotten."""

@@ -14,17 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.metrics import read_metrics, replace_file
+from trainer.metrics import Record, estimator_name, read_metrics, replace_file
 from trainer.progress import format_duration
 from trainer.report_diagnostics import diagnostics_section
 
 FILE_NAME = "report.html"
 MISSING = "matplotlib is not installed (pip install 'p3kernels[train]'): tables only, no curves."
-REWARD, LENGTH, LEVEL, SAMPLES = "episode/reward", "episode/length", "curriculum/level", "estimator/num_samples"
+REWARD, LENGTH, DIFFICULTY = "episode/reward", "episode/length", "curriculum/difficulty"
+LEVEL = "curriculum/level"
+EVALUATED = "eval/success"
 STEPS, SECONDS = "steps/total", "time/total_seconds"
 BROKEN, ROLLBACKS, SKIPPED = "steps/broken", "steps/rollbacks", "loss/skipped_steps"
 SECTIONS = (
-    ("Learning", (REWARD, LENGTH, LEVEL)),
+    ("Learning", (REWARD, LENGTH, DIFFICULTY, LEVEL)),
+    ("Evaluation", (EVALUATED, "eval/")),
+    ("By terrain", ("curriculum/difficulty/", "episode/success/")),
     ("Losses", ("loss/",)),
     ("Policy", ("policy/",)),
     ("Data efficiency", ("d_eff/",)),
@@ -35,9 +39,7 @@ SECTIONS = (
 )
 """Title, and the keys or, with a slash at the end, the beginnings of keys; what is left goes to a last section. A key
 that is named belongs to where it is named, whatever it begins with."""
-AT_THE_MEAN = "at the mean"
-"""For want of an estimator: the actor sees the latent's mean, or there is no latent."""
-IN_HEADLINE = ("iteration", SAMPLES, STEPS, SECONDS)
+IN_HEADLINE = ("iteration", "estimator/num_samples", STEPS, SECONDS)
 MOST_POINTS, MOST_SMOOTHED_POINTS = 400, 120
 """Of a curve: a figure is some 400 pixels wide, and the file stays small."""
 MOST_CHANGES = 12
@@ -68,7 +70,6 @@ summary { cursor: pointer; }
 pre { overflow-x: auto; padding: .75rem; background: #f6f7f9; font-size: .8rem; line-height: 1.4; }
 """
 
-Record = dict[str, float | None]
 Draw = Callable[["Series", Sequence[tuple[int, str]]], str]
 
 
@@ -124,22 +125,21 @@ def _collect(records: Sequence[Record]) -> dict[str, Series]:
     series: dict[str, Series] = {}
     for record in records:
         for key, value in record.items():
+            if isinstance(value, str):  # a name, not a curve
+                continue
             found = series.setdefault(key, Series(key, [], []))
-            if value is not None and math.isfinite(value):
+            if isinstance(value, int | float) and math.isfinite(value):
                 found.iterations.append(int(record["iteration"] or 0))
                 found.values.append(float(value))
     return series
 
 
 def _estimator_changes(records: Sequence[Record]) -> list[tuple[int, str]]:
-    """The first iteration of each estimator, and its name: 0 samples are MM, n are MC(n), -1 is none, -2 is CM."""
+    """The first iteration of each estimator, and its name."""
     changes: list[tuple[int, str]] = []
     for record in records:
-        count = record.get(SAMPLES)
-        if count is None:
-            continue
-        name = {0: "MM", -1: AT_THE_MEAN, -2: "CM"}.get(int(count)) or f"MC({count:g})"
-        if not changes or changes[-1][1] != name:
+        name = estimator_name(record)
+        if name is not None and (not changes or changes[-1][1] != name):
             changes.append((int(record["iteration"] or 0), name))
     return changes
 
@@ -169,8 +169,10 @@ def _headline(records: Sequence[Record], series: dict[str, Series], changes: Seq
     rows = [
         ("Last reward", last(REWARD) or "no episode has finished yet"),
         ("Best reward", best or "no episode has finished yet"),
+        *([("Best evaluation", _best_evaluation(series))] if EVALUATED in series else []),
         ("Last episode length", last(LENGTH) or "no episode has finished yet"),
-        *([("Curriculum level", last(LEVEL) or "none yet")] if LEVEL in series else []),
+        *([("Curriculum difficulty", last(DIFFICULTY) or "none yet")] if DIFFICULTY in series else []),
+        *([("Curriculum level", last(LEVEL) or "none yet")] if LEVEL in series else []),  # of runs before 0.2
         ("Iterations", f"{len(records):,}, the last is {records[-1]['iteration']}"),
         ("Environment steps", last(STEPS) or "not recorded"),
         ("Wall time", last(SECONDS, format_duration) or "not recorded"),
@@ -179,6 +181,13 @@ def _headline(records: Sequence[Record], series: dict[str, Series], changes: Seq
     ]
     cells = [f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>' for name, text in rows]
     return '<div class="wide"><table class="headline">\n' + "\n".join(cells) + "\n</table></div>"
+
+
+def _best_evaluation(series: dict[str, Series]) -> str:
+    """The first evaluation with the most successes; `best.pt` is decided by the reward where several have them."""
+    found = series[EVALUATED]
+    at = max(range(len(found.values)), key=found.values.__getitem__)
+    return f"success {found.values[at]:.0%} (iteration {found.iterations[at]})"
 
 
 def _health(series: dict[str, Series]) -> str:

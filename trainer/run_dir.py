@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _LOCK = ".lock"
-_LEFT_OVER = (".model_*.tmp", "*.json.tmp", "*.jsonl.tmp", "*.html.tmp")
+_LEFT_OVER = (".model_*.tmp", ".best.pt.*.tmp", "*.json.tmp", "*.jsonl.tmp", "*.html.tmp")
 """What `save_checkpoint` and `replace_file` write before they move it to its place."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 """What a filesystem without locks says, some of a cluster's among them: a run there is better than none."""

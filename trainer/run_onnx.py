@@ -189,9 +189,7 @@ def load(config: RunConfig) -> tuple[Policy, Simulation]:
         FileNotFoundError, ValueError: The file is missing, damaged or foreign, or a setting cannot be.
     """
     policy = Policy(config.policy)
-    robot = ROBOTS.get(policy.contract.robot)
-    if robot is None:
-        raise ValueError(f"{config.policy}: for the robot {policy.contract.robot!r}; here are {', '.join(ROBOTS)}")
+    robot = _robot(config.policy, policy.contract)
     policy = Policy(config.policy, robot.joint_names)  # the simulation's order
     if config.terrain == PLANE:
         return policy, Simulation(robot, None, policy.contract)
@@ -201,6 +199,20 @@ def load(config: RunConfig) -> tuple[Policy, Simulation]:
         raise ValueError(f"--difficulty: expected 0 to 1, got {config.difficulty}")
     terrain = make_terrain(config.terrain, config.difficulty, np.random.default_rng(config.seed))
     return policy, Simulation(robot, terrain, policy.contract)
+
+
+def _robot(path: Path, contract: Contract) -> RobotSpec:
+    """The robot of a policy: ours, or that of its task, where an installed package brings it."""
+    if contract.robot in ROBOTS:
+        return ROBOTS[contract.robot]
+    from trainer.tasks.registry import TASKS  # noqa: PLC0415  it brings torch, which ours do not need
+
+    if contract.task in TASKS and TASKS[contract.task].robot.name == contract.robot:
+        return TASKS[contract.task].robot
+    raise ValueError(
+        f"{path}: for the robot {contract.robot!r}; here are {', '.join(ROBOTS)}, and no installed package brings its"
+        f" task {contract.task!r}"
+    )
 
 
 def act(policy: Policy, simulation: Simulation, command: Sequence[float]) -> Any:

@@ -15,21 +15,25 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from p3kernels import CovarianceMatching, MomentMatching, MonteCarlo
+from p3kernels.estimators import Estimator
+from trainer.alarms import Alarms
 from trainer.algorithms import P3PPO
-from trainer.checkpoint import checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
-from trainer.config import TrainConfig, rsl_rl_config
+from trainer.algorithms.p3_ppo import LEARNING_RATES
+from trainer.checkpoint import best_path, checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
+from trainer.config import TrainConfig, rsl_rl_config, task_of
 from trainer.diagnostics import latent_scalars, policy_scalars, resident_mib
 from trainer.distributed import ONE_RANK, Ranks
 from trainer.engines.registry import EnvMaker, make_env
 from trainer.env import one_thread
+from trainer.evaluate_training import TrainingEvaluation, best_so_far
 from trainer.interrupt import Interrupt, Interrupted
-from trainer.metrics import MetricsLog, WandbSettings
-from trainer.models.actor import Estimator
+from trainer.metrics import ESTIMATOR, MetricsLog, WandbSettings
 from trainer.progress import Progress
-from trainer.tasks import TASKS
+from trainer.random_state import random_state, set_random_state
+from trainer.tasks.settings import plain
+from trainer.warm_start import read_weights, take_over
 
-_EPISODES = ("reward", "length", "fell", "traversed")
+_EPISODES = ("reward", "length", "fell", "traversed", "success")
 _WINDOW = 200
 """Finished episodes that the reported means are over."""
 _MOST_ROLLBACKS = 3
@@ -72,7 +76,7 @@ class Runner:
         torch.manual_seed(seed)
         self.env = make_env(
             config.engine,
-            TASKS[config.task],
+            task_of(config),
             ranks.share("--num-envs", config.num_envs),
             seed=seed,
             device=device,
@@ -84,6 +88,7 @@ class Runner:
         self.algorithm.train_mode()
         if ranks.size > 1:
             self.algorithm.broadcast_parameters()
+        self.evaluation = TrainingEvaluation(config, ranks)
         self.total_steps, self.total_seconds, self.broken, self.rollbacks = 0, 0.0, 0, 0
         self._finished = {name: deque[float](maxlen=_WINDOW) for name in _EPISODES}
         self._switched_at: int | None = None
@@ -91,6 +96,7 @@ class Runner:
         self._returns_to: dict[Path, int] = defaultdict(int)
         self._unsaved = False
         self._log: MetricsLog | None = None
+        self._alarms = Alarms(LEARNING_RATES)
         self._note: Callable[[str], None] = _print_note if ranks.is_first else lambda _: None
 
     @property
@@ -125,17 +131,21 @@ class Runner:
             while self.iteration < target:
                 before = self.algorithm.actor.estimator
                 scalars = self.step()
+                names = {ESTIMATOR: before.label}
                 if self._trouble >= self.config.rollback_after:
                     self._roll_back()
                     continue
+                scalars |= self._judge()
                 if self._log is not None:
-                    self._log.write(self.iteration, scalars)
+                    self._log.write(self.iteration, scalars, names)
                 switched = before != self.algorithm.actor.estimator
                 if progress is not None:
                     progress.update(self.iteration, scalars)
+                self._ring(scalars, before)
                 if switched:
                     self._switched_at = self.iteration
-                    self._note(f"iteration {self.iteration}: from moment matching to Monte Carlo (LSFT)")
+                    after = self.algorithm.actor.estimator
+                    self._note(f"iteration {self.iteration}: from {before.label} to {after.label}")
                 signals, late = zip(*self.ranks.gather((interrupt.number, time.monotonic() > deadline)), strict=True)
                 signal = next((number for number in signals if number is not None), None)
                 stop = signal is not None or any(late) or self.iteration == target
@@ -147,6 +157,12 @@ class Runner:
                     break
         if signal is not None:
             raise Interrupted(signal)
+
+    def _ring(self, scalars: dict[str, float], estimator: Estimator) -> None:
+        """Tells what should not happen quietly, as it begins."""
+        later = estimator != self.algorithm.method.estimator
+        for message in self._alarms.messages(scalars, estimator.label, switched=later):
+            self._note(f"iteration {self.iteration}: {message}")
 
     def _open_log(self) -> None:
         """From the next iteration on: what was logged of it and of later ones, by a run that ended there, goes."""
@@ -166,7 +182,6 @@ class Runner:
     def step(self) -> dict[str, float]:
         """One iteration: rollout and update; returns what to log, of all ranks."""
         algorithm, env = self.algorithm, self.env
-        estimator = algorithm.actor.estimator
         started = time.perf_counter()
         happened = _Happened()
         count = self.config.ppo.num_steps_per_env
@@ -197,7 +212,6 @@ class Runner:
         if self.ranks.is_first:
             scalars |= self._policy_scalars()
         return scalars | {
-            "estimator/num_samples": _num_samples(estimator),
             "steps/total": float(self.total_steps),
             "steps/broken": float(self.broken),
             "steps/replaced_rows": float(algorithm.replaced_rows),
@@ -220,8 +234,12 @@ class Runner:
         self.broken += broken
         for happened in everyone:
             for name, values in happened.episodes.items():
-                self._finished[name].extend(values)
-        return {name: sum(each.terms[name] for each in everyone) / len(everyone) for name in everyone[0].terms}
+                self._finished.setdefault(name, deque(maxlen=_WINDOW)).extend(values)
+        means = {}
+        for name in dict.fromkeys(name for each in everyone for name in each.terms):
+            values = [each.terms[name] for each in everyone if name in each.terms]  # a rank may lack a terrain
+            means[name] = sum(values) / len(values)
+        return means
 
     def _policy_scalars(self) -> dict[str, float]:
         """On the current observations, which no update has seen yet."""
@@ -230,6 +248,17 @@ class Runner:
         if every and (self.iteration % every == 0 or self.iteration == 1):
             scalars |= latent_scalars(actor, observations, clip=self.config.ppo.clip_param, seed=self.iteration)
         return scalars
+
+    def _judge(self) -> dict[str, float]:
+        """Evaluates where that is due and the weights are sound; keeps the policy that is the best so far."""
+        if self._trouble or not self.evaluation.is_due(self.iteration):
+            return {}
+        numbers, told = self.evaluation.judge(self.algorithm.actor, self.iteration, self._save_best)
+        self._note(told)
+        return {f"eval/{name}": value for name, value in numbers.items()}
+
+    def _save_best(self) -> None:
+        self.save(best_path(self.run_dir))
 
     def _try_to_save(self, *, last: bool) -> None:
         """Saves; where that fails the training goes on and tries again, and only the last failure is an error."""
@@ -244,7 +273,8 @@ class Runner:
             return
         self._unsaved = False
         if self.ranks.is_first and self.config.keep_checkpoints is not None:
-            spare = [self.iteration] if self._switched_at is None else [self.iteration, self._switched_at]
+            spare = [self.iteration, *self.algorithm.estimators.changed_at]
+            spare += [] if self._switched_at is None else [self._switched_at]
             prune_checkpoints(self.run_dir, self.config.keep_checkpoints, spare)
 
     def _roll_back(self) -> None:
@@ -273,14 +303,15 @@ class Runner:
         torch.manual_seed(seed)
         self.env.generator.manual_seed(seed)
 
-    def save(self) -> Path:
+    def save(self, path: Path | None = None) -> Path:
         """Writes a checkpoint of everything a bit-exact continuation needs, of all ranks."""
-        path = checkpoint_path(self.run_dir, self.iteration)
-        own = {"environment": self.env.state_dict(), **_random_state(self.algorithm.device)}
+        path = path or checkpoint_path(self.run_dir, self.iteration)
+        own = {"environment": self.env.state_dict(), **random_state(self.algorithm.device)}
         first, *others = self.ranks.gather(tree_map_only(Tensor, Tensor.cpu, own))
         content = {
             "task": self.config.task,
             "method": self.config.method,
+            "task_settings": plain(self.env.task.config),
             "contract": self.env.task.contract.to_dict(),
             "algorithm": self.algorithm.save(),
             **first,
@@ -294,10 +325,25 @@ class Runner:
             },
             "switched_at": self._switched_at,
             "trouble": self._trouble,
+            "best": self.evaluation.best,
             "finished": {name: list(values) for name, values in self._finished.items()},
         }
         self.ranks.from_first(lambda: save_checkpoint(path, content))
         return path
+
+    def initialise(self) -> Path:
+        """Begins with the networks of `config.init_from`, which the first rank reads; returns the checkpoint.
+
+        Raises:
+            FileNotFoundError: There is none.
+            ValueError: It cannot be read, or its networks or observations are others.
+        """
+        source = self.config.init_from
+        assert source is not None
+        weights = self.ranks.from_first(lambda: read_weights(source))
+        for note in take_over(self.algorithm, weights, self.env.task, self.config.model.init_std):
+            self._note(f"--init-from: {note}")
+        return weights.path
 
     def restore(self) -> Path:
         """Continues from the newest checkpoint of the run directory that can be read; says which could not.
@@ -312,6 +358,7 @@ class Runner:
         if content["method"] != self.config.method:
             raise ValueError(f"{path}: of method {content['method']!r}, this run is {self.config.method!r}")
         self._load(content)
+        self.evaluation.best = self.ranks.from_first(lambda: best_so_far(content, self.run_dir))
         return path
 
     def _newest(self) -> tuple[Path, dict[str, Any], list[str]]:
@@ -329,7 +376,7 @@ class Runner:
         if len(by_rank) == self.ranks.size:
             own = by_rank[self.ranks.rank]
             self.env.load_state_dict(own["environment"])
-            _set_random_state(own, self.algorithm.device)
+            set_random_state(own, self.algorithm.device)
         else:
             self._begin_anew([state["environment"] for state in by_rank])
 
@@ -346,6 +393,7 @@ class Runner:
         if curriculum is not None:
             own = slice(self.ranks.rank * self.env.num_envs, (self.ranks.rank + 1) * self.env.num_envs)
             parts = [state["curriculum"] for state in saved]
+            self.env.running.steps = int(saved[0]["steps"])
             curriculum.load_state_dict({name: torch.cat([part[name] for part in parts])[own] for name in parts[0]})
         self.env.begin_anew()
 
@@ -355,8 +403,9 @@ class _Happened:
     """In one rank's rollout, beside the rollout itself."""
 
     terms: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Means of the reward's terms, and of the curriculum's level."""
+    """Means of the reward's terms, and of the curriculum's difficulty."""
     episodes: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _EPISODES})
+    """By name; success by terrain among them, for terrains on which an episode ended."""
     broken: int = 0
     why_broken: str = ""
 
@@ -367,31 +416,8 @@ class _Happened:
         for name, value in extras["log"].items():
             self.terms[name] += weight * value
         for name, values in extras.get("episodes", {}).items():
-            self.episodes[name].extend(values.tolist())
-
-
-def _random_state(device: str) -> dict[str, Tensor]:
-    """Of what torch draws from by default: the CPU's generator, and the GPU's where the policy acts there."""
-    states = {"torch_rng": torch.get_rng_state()}
-    if torch.device(device).type == "cuda":
-        states["cuda_rng"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def _set_random_state(states: dict[str, Any], device: str) -> None:
-    torch.set_rng_state(states["torch_rng"])
-    if torch.device(device).type == "cuda" and "cuda_rng" in states:  # none of a run that was on the CPU
-        torch.cuda.set_rng_state(states["cuda_rng"], device)
+            self.episodes.setdefault(name, []).extend(values.tolist())
 
 
 def _print_note(message: str) -> None:
     print(message, file=sys.stderr)
-
-
-def _num_samples(estimator: Estimator) -> float:
-    """N of Monte Carlo, 0 for moment matching, -1 where the latent's distribution is not used, -2 for CM."""
-    if isinstance(estimator, MonteCarlo):
-        return float(estimator.num_samples)
-    if isinstance(estimator, CovarianceMatching):
-        return -2.0
-    return 0.0 if isinstance(estimator, MomentMatching) else -1.0

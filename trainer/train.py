@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import secrets
 import sys
@@ -12,21 +13,58 @@ from pathlib import Path
 
 import tyro
 
-from trainer.checkpoint import latest_checkpoint
-from trainer.config import TrainConfig, load_config, resolve, save_config
-from trainer.distributed import LostRank, Ranks, join, leave
+from trainer.checkpoint import best_path, latest_checkpoint
+from trainer.config import FEWEST_ENVS, TrainConfig, load_config, resolve, save_config, task_of
+from trainer.distributed import MEETING_POINT, LostRank, Ranks, is_launched, join, leave
 from trainer.engines.registry import EnvMaker, make_env
 from trainer.interrupt import Interrupt, Interrupted
+from trainer.launch import launch
 from trainer.metrics import WandbSettings, WandbUnavailable, read_metrics
+from trainer.processes import cores
 from trainer.report import write_report
 from trainer.run_dir import locked
 from trainer.runner import Diverged, Runner
+from trainer.tasks import TASKS
+from trainer.tasks.settings import differences
+from trainer.warm_start import read_weights, with_sizes_of
 
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
-    """Trains as the command line says; returns as `run`."""
+    """Trains as the command line says, in as many processes as it says; returns as `run`."""
     config, ranks = tyro.cli(TrainConfig, args=list(arguments), prog=prog), Ranks.from_environment()
-    return run(config, f"torchrun --nproc-per-node {ranks.local_size} -m trainer train" if ranks.size > 1 else prog)
+    if is_launched():
+        torchrun = f"torchrun --nproc-per-node {ranks.local_size} -m trainer train"
+        return run(config, prog if MEETING_POINT in os.environ else torchrun)
+    try:
+        settings = _settings(config)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    assert settings.processes is not None  # resolved
+    if settings.processes == 1:
+        return run(config, prog)
+    _say_what_is_idle(config, settings)
+    # The ranks take the number from here: on a resume it is the run's own.
+    ended = launch([*arguments, "--processes", str(settings.processes)], settings.processes, prog)
+    run_dir = settings.run_dir
+    assert run_dir is not None
+    if ended.first_is_lost and latest_checkpoint(run_dir) is not None:
+        _tell_how_to_go_on(run_dir, prog)
+        _conclude(run_dir, prog)
+    return ended.code
+
+
+def _say_what_is_idle(given: TrainConfig, settings: TrainConfig) -> None:
+    """Cores that a default number of processes leaves idle because the environments do not divide evenly."""
+    assert settings.num_envs is not None
+    assert settings.processes is not None
+    wanted = min(cores(), settings.num_envs // FEWEST_ENVS)
+    if given.processes is None and not given.resume and settings.processes < wanted:
+        more = math.ceil(settings.num_envs / wanted) * wanted
+        print(
+            f"{settings.num_envs} environments divide evenly over {settings.processes} of {wanted} processes;"
+            f" --num-envs {more} would use all"
+        )
 
 
 def run(config: TrainConfig, prog: str, make_env: EnvMaker = make_env) -> int:
@@ -42,12 +80,14 @@ def run(config: TrainConfig, prog: str, make_env: EnvMaker = make_env) -> int:
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
         try:
             join(ranks)
-            config = ranks.from_first(lambda: _begin(config, stack))
+            config = ranks.from_first(lambda: _begin(config, stack, ranks))
             run_dir = config.run_dir
             assert run_dir is not None
             runner = Runner(config, _wandb(config) if ranks.is_first else None, make_env, ranks)
             if config.resume and ranks.from_first(lambda: latest_checkpoint(run_dir)) is not None:
                 print(f"continuing from {runner.restore()}")
+            elif config.init_from is not None:
+                print(f"beginning with the networks of {runner.initialise()}")
         except (ValueError, ImportError, OSError) as error:
             if ranks.is_first:
                 print(f"{prog}: {error}", file=sys.stderr)
@@ -58,6 +98,8 @@ def run(config: TrainConfig, prog: str, make_env: EnvMaker = make_env) -> int:
             f"{config.task}, {config.method}, {config.num_envs} environments{_over(ranks)},"
             f" to iteration {config.iterations} -> {run_dir}"
         )
+        for change in differences(TASKS[config.task], task_of(config)):
+            print(f"  set: {change}")
         # A rank that was lost makes torchrun end the others: not before they have told of it.
         stack.enter_context(Interrupt(lambda _: None))
         code = _learn(runner, run_dir, prog)
@@ -69,7 +111,7 @@ def run(config: TrainConfig, prog: str, make_env: EnvMaker = make_env) -> int:
 
 
 def _over(ranks: Ranks) -> str:
-    return f" over {ranks.size} ranks" if ranks.size > 1 else ""
+    return f" over {ranks.size} processes" if ranks.size > 1 else ""
 
 
 def _learn(runner: Runner, run_dir: Path, prog: str) -> int:
@@ -77,15 +119,13 @@ def _learn(runner: Runner, run_dir: Path, prog: str) -> int:
     try:
         runner.learn()
     except KeyboardInterrupt as stop:
-        print(f"interrupted; the last checkpoint is {latest_checkpoint(run_dir)}")
-        print(f"go on with: {prog} --run-dir {run_dir} --resume", flush=True)
+        _tell_how_to_go_on(run_dir, prog, "interrupted; ")
         return 128 + (stop.number if isinstance(stop, Interrupted) else 2)
     except WandbUnavailable as error:
         print(f"{prog}: --wandb-project: {error}", file=sys.stderr)
         return 2
     except LostRank as error:
-        print(f"the last checkpoint is {latest_checkpoint(run_dir)}")
-        print(f"go on with: {prog} --run-dir {run_dir} --resume", flush=True)
+        _tell_how_to_go_on(run_dir, prog)
         return _lost(error, runner.ranks)
     except (Diverged, OSError) as error:  # OSError: no room for the last checkpoint, or no log could be opened
         if runner.ranks.is_first:
@@ -93,6 +133,11 @@ def _learn(runner: Runner, run_dir: Path, prog: str) -> int:
         print(f"the last checkpoint is {latest_checkpoint(run_dir)}")
         return 1
     return 0
+
+
+def _tell_how_to_go_on(run_dir: Path, prog: str, why: str = "") -> None:
+    print(f"{why}the last checkpoint is {latest_checkpoint(run_dir)}")
+    print(f"go on with: {prog} --run-dir {run_dir} --resume", flush=True)
 
 
 def _lost(error: LostRank, ranks: Ranks) -> int:
@@ -111,10 +156,25 @@ def _conclude(run_dir: Path, prog: str) -> None:
         print(f"{prog}: no report: {error.strerror or error}", file=sys.stderr)
 
 
-def _settings(config: TrainConfig) -> TrainConfig:
-    """Resolved; a resumed run keeps its own, but for the new target and time limit."""
+def _settings(config: TrainConfig, started: int | None = None) -> TrainConfig:
+    """Resolved; a resumed run keeps its own, but for the new target, time limit and number of processes.
+
+    Args:
+        config: As given.
+        started: Processes that there are on this machine; None before they are started.
+    """
+    if started is not None:
+        if config.processes not in (None, started):
+            raise ValueError(f"--processes: {started} were started, expected as many, got {config.processes}")
+        config = dataclasses.replace(config, processes=started)
     if not config.resume:
+        if config.init_from is not None:
+            config = dataclasses.replace(config, model=dataclasses.replace(config.model))
+            with_sizes_of(config.model, read_weights(str(config.init_from)).config.model)
         return resolve(config)
+    for option in ("set", "settings", "init_from"):
+        if getattr(config, option):
+            raise ValueError(f"--{option.replace('_', '-')}: a resumed run keeps its own; not together with --resume")
     run_dir = resolve(config).run_dir
     assert run_dir is not None
     path = run_dir / "config.json"
@@ -124,12 +184,13 @@ def _settings(config: TrainConfig) -> TrainConfig:
     if config.iterations is not None:
         saved.iterations = config.iterations
     saved.max_minutes, saved.resume, saved.run_dir = config.max_minutes, True, run_dir
+    saved.processes = config.processes or saved.processes or 1  # none in a file of version 0.1.0: one process
     return resolve(saved)
 
 
-def _begin(given: TrainConfig, stack: contextlib.ExitStack) -> TrainConfig:
+def _begin(given: TrainConfig, stack: contextlib.ExitStack, ranks: Ranks) -> TrainConfig:
     """The settings, resolved, in a run directory that is this process's own until `stack` closes."""
-    config = _settings(given)
+    config = _settings(given, ranks.local_size)
     run_dir = config.run_dir
     assert run_dir is not None
     stack.enter_context(locked(run_dir))
@@ -139,7 +200,7 @@ def _begin(given: TrainConfig, stack: contextlib.ExitStack) -> TrainConfig:
         raise ValueError(f"--run-dir: {run_dir} holds a run; add --resume to continue it, or name another")
     if config.resume:
         print(f"no checkpoint yet in {run_dir}: beginning anew")
-    for name in ("metrics.jsonl", "wandb_id"):
+    for name in ("metrics.jsonl", "wandb_id", best_path(run_dir).name):
         (run_dir / name).unlink(missing_ok=True)
     save_config(config, run_dir / "config.json")
     return config

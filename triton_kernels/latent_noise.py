@@ -1,8 +1,9 @@
 """Standard normals from a counter, as device functions: Philox4x32-10 and Box–Muller, in float32.
 
 The number at (seed, stream, sample, row, column) depends on nothing else, so a backward pass draws the same noise
-again, and every backend draws the same numbers. One counter gives the columns q, q + Q, q + 2Q and q + 3Q of a row,
-Q = ceil(Z / 4): a word each.
+again, and every backend draws the same numbers. A row's number is its place in the batch, or one that it is given; what
+that has beyond 32 bits stands above the stream in the fourth counter. One counter gives the columns q, q + Q, q + 2Q
+and q + 3Q of a row, Q = ceil(Z / 4): a word each.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def philox_normals(
         seed: One int64.
         stream: Independent sets of noise of one seed.
         sample: [M] int32.
-        row: [M] int32.
+        row: [M] int32 or int64.
         first_counter: The block has BLOCK_Z / 4 counters from here.
         BLOCK_M: M.
         BLOCK_Z: Columns of the block.
@@ -83,8 +84,11 @@ def philox_normals(
     """
     counter = tl.broadcast_to((first_counter + tl.arange(0, BLOCK_Z // 4))[None, :], [BLOCK_M, BLOCK_Z // 4])
     i = tl.broadcast_to(sample[:, None], [BLOCK_M, BLOCK_Z // 4])
-    r = tl.broadcast_to(row[:, None], [BLOCK_M, BLOCK_Z // 4])
-    w0, w1, w2, w3 = tl.philox(seed, counter, i, r, tl.zeros_like(counter) + stream)
+    last = tl.zeros_like(counter) + stream
+    if row.dtype == tl.int64:
+        last += 2 * (row >> 32).to(tl.int32)[:, None]
+    r = tl.broadcast_to(row.to(tl.int32)[:, None], [BLOCK_M, BLOCK_Z // 4])
+    w0, w1, w2, w3 = tl.philox(seed, counter, i, r, last)
     n0, n1 = _box_muller(w0, w1)
     n2, n3 = _box_muller(w2, w3)
     return tl.reshape(tl.join(tl.join(n0, n2), tl.join(n1, n3)), [BLOCK_M, BLOCK_Z])
@@ -97,6 +101,7 @@ def noise_block(
     stride_row: tl.tensor,
     stride_column: tl.tensor,
     seed: tl.tensor,
+    rows_ptr: tl.tensor,
     sample: tl.tensor,
     row: tl.tensor,
     row_inside: tl.tensor,
@@ -106,6 +111,7 @@ def noise_block(
     columns: tl.tensor,
     half: tl.tensor,
     SOURCE: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_Z: tl.constexpr,
 ) -> tl.tensor:
@@ -117,6 +123,7 @@ def noise_block(
         stride_row: Of the noise.
         stride_column: Of the noise.
         seed: One int64, used where SOURCE is not GIVEN.
+        rows_ptr: The numbers [R], int64, of the tile's rows, read if HAS_ROWS where SOURCE is not GIVEN.
         sample: [M], counted from the tile's first.
         row: [M], counted from the tile's first.
         row_inside: [M], which of them there are.
@@ -126,6 +133,7 @@ def noise_block(
         columns: Z.
         half: ceil(N / 2), where mirrored samples begin.
         SOURCE: IID, ANTITHETIC or GIVEN.
+        HAS_ROWS: Whether rows have numbers of their own, in place of first_row + row.
         BLOCK_M: M.
         BLOCK_Z: Columns of the block.
 
@@ -142,7 +150,11 @@ def noise_block(
         mirrored = index >= half
         if SOURCE == ANTITHETIC:
             index = tl.where(mirrored, index - half, index)
-        noise = philox_normals(seed, NOISE_STREAM, index, row + first_row, first_counter, BLOCK_M, BLOCK_Z)
+        if HAS_ROWS:
+            number = tl.load(rows_ptr + row, row_inside, 0)
+            noise = philox_normals(seed, NOISE_STREAM, index, number, first_counter, BLOCK_M, BLOCK_Z)
+        else:
+            noise = philox_normals(seed, NOISE_STREAM, index, row + first_row, first_counter, BLOCK_M, BLOCK_Z)
         if SOURCE == ANTITHETIC:
             noise = tl.where(mirrored[:, None], -noise, noise)
     return noise

@@ -63,9 +63,15 @@ def _mixture_bwd(a: dict[str, Any], grid: int) -> Cost:
 
 
 def _noise(a: dict[str, Any], entries: int) -> int:
-    """Bytes of the latent distribution's two tensors, and of noise that is not drawn."""
-    noise = entries * a["columns"] * _size(a, "noise_ptr") if a["SOURCE"] == GIVEN.value else 0
-    return 2 * a["rows"] * a["columns"] * _size(a, "std_ptr") + noise
+    """Bytes of the latent distribution's two tensors and what its noise is made of."""
+    return 2 * a["rows"] * a["columns"] * _size(a, "std_ptr") + _noise_source(a, entries)
+
+
+def _noise_source(a: dict[str, Any], entries: int) -> int:
+    """Bytes of noise that is not drawn, or of the numbers of the rows whose noise is."""
+    if a["SOURCE"] == GIVEN.value:
+        return entries * a["columns"] * _size(a, "noise_ptr")
+    return a["rows"] * _size(a, "rows_ptr") if a["HAS_ROWS"] else 0
 
 
 def _linear_fwd(a: dict[str, Any], grid: int) -> Cost:
@@ -114,8 +120,7 @@ def _latent_bwd(a: dict[str, Any], grid: int) -> Cost:
     rows, columns, outputs = a["rows"], a["columns"], a["outputs"]
     entries = a["samples"] * rows
     fixed = entries * outputs * _FLOAT + outputs * columns * _size(a, "weight_ptr")
-    if a["SOURCE"] == GIVEN.value:
-        fixed += entries * columns * _size(a, "noise_ptr")
+    fixed += _noise_source(a, entries)
     if a["HAS_D_NOISE"]:
         fixed += entries * columns * _FLOAT + rows * columns * _size(a, "std_ptr")
     sums = _sums(a, 2 * rows * columns)

@@ -80,6 +80,7 @@ def _latent_block(
     stride_noise_row: tl.tensor,
     stride_noise_column: tl.tensor,
     seed: tl.tensor,
+    rows_ptr: tl.tensor,
     entry: tl.tensor,
     column: tl.tensor,
     entries: tl.tensor,
@@ -90,6 +91,7 @@ def _latent_block(
     first_counter: tl.tensor,
     half: tl.tensor,
     SOURCE: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_Z: tl.constexpr,
 ) -> tl.tensor:
@@ -101,6 +103,7 @@ def _latent_block(
         stride_noise_row,
         stride_noise_column,
         seed,
+        rows_ptr,
         entry // rows,
         row,
         entry < entries,
@@ -110,6 +113,7 @@ def _latent_block(
         columns,
         half,
         SOURCE,
+        HAS_ROWS,
         BLOCK_M,
         BLOCK_Z,
     )
@@ -166,6 +170,7 @@ def _latent_linear_fwd_kernel(
     std_ptr: tl.tensor,
     noise_ptr: tl.tensor,
     seed_ptr: tl.tensor,
+    rows_ptr: tl.tensor,
     weight_ptr: tl.tensor,
     context_part_ptr: tl.tensor,
     out_ptr: tl.tensor,
@@ -184,6 +189,7 @@ def _latent_linear_fwd_kernel(
     parameter: tl.tensor,
     ACTIVATION: tl.constexpr,
     SOURCE: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_O: tl.constexpr,
@@ -205,6 +211,7 @@ def _latent_linear_fwd_kernel(
             stride_noise_row,
             stride_noise_column,
             seed,
+            rows_ptr,
             entry,
             column,
             entries,
@@ -215,6 +222,7 @@ def _latent_linear_fwd_kernel(
             first_counter,
             half,
             SOURCE,
+            HAS_ROWS,
             BLOCK_M,
             BLOCK_Z,
         )
@@ -238,6 +246,8 @@ class LatentTile:
     """[n, R, Z] where it is not drawn."""
     seed: Tensor
     """One int64 on the device."""
+    rows: Tensor | None
+    """[R] int64, contiguous: the rows' numbers, where they are not their places."""
     samples: int
     first_sample: int
     first_row: int
@@ -266,6 +276,11 @@ class LatentTile:
     def noise_strides(self) -> tuple[int, ...]:
         """Of sample, row and column."""
         return (0, 0, 0) if self.noise is None else self.noise.stride()
+
+    @property
+    def rows_pointer(self) -> Tensor:
+        """A tensor of int64 to hand to the kernel, whether it reads it or not."""
+        return self.seed if self.rows is None else self.rows
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -350,6 +365,7 @@ def latent_forward(
         tile.std,
         tile.noise_pointer,
         tile.seed,
+        tile.rows_pointer,
         weight,
         context_part,
         out,
@@ -363,6 +379,7 @@ def latent_forward(
         parameter,
         activation,
         tile.source,
+        tile.rows is not None,
         precision,
         **config,
     )

@@ -81,6 +81,7 @@ def _mixture(
         noise=None,
         noise_of_tile=None,
         seed=torch.zeros(1, dtype=torch.int64, device=action.device),
+        rows=None,
         num_samples=NUM_SAMPLES,
         antithetic=False,
         activation=0,

@@ -51,8 +51,8 @@ struct Kernels {
   // rows * gain; d_gain and d_residual [n] are written.
   void (*rows_backward)(const S* rows, S* d_scaled, S* weighted, const S* gain, const S* residual, S* d_gain,
                         S* d_residual, int64_t num_actions, int64_t n);
-  // [n] standard normals of one (seed, stream, sample, row).
-  void (*normal)(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* out, int64_t n);
+  // [n] standard normals of one (seed, stream, sample, row), row below 2^63.
+  void (*normal)(uint64_t seed, uint32_t stream, uint32_t sample, uint64_t row, S* out, int64_t n);
 };
 
 #define P3_DECLARE_ISA(isa)            \

@@ -30,7 +30,7 @@ static inline void box_muller(uint32_t word1, uint32_t word2, double* a, double*
 
 // Column z of n comes from word z / blocks of counter z % blocks, blocks = ceil(n / 4): whole words are stored at once.
 template <class S>
-void normal(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* out, int64_t n) {
+void normal(uint64_t seed, uint32_t stream, uint32_t sample, uint64_t row, S* out, int64_t n) {
   uint32_t c[4][kPhiloxBlock];
   S values[4][kPhiloxBlock];
   const int64_t blocks = (n + 3) / 4;
@@ -38,8 +38,8 @@ void normal(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t row, S* ou
     for (int j = 0; j < kPhiloxBlock; ++j) {
       c[0][j] = static_cast<uint32_t>(at + j);
       c[1][j] = sample;
-      c[2][j] = row;
-      c[3][j] = stream;
+      c[2][j] = static_cast<uint32_t>(row);
+      c[3][j] = stream_word(stream, row);
     }
     philox4x32(seed, c);
     for (int j = 0; j < kPhiloxBlock; ++j) box_muller(c[0][j], c[1][j], &values[0][j], &values[1][j]);

@@ -153,8 +153,9 @@ struct MlpActions : TilePerBlock<T> {
       const bool inside = row < s.rows;
       float noise[4] = {0.0f, 0.0f, 0.0f, 0.0f};
       if (drawn && inside) {
+        const int64_t number = s.row_numbers != nullptr ? s.row_numbers[row] : row;
         four_normals(s.seed, 0, static_cast<uint32_t>(mirrored ? sample - s.half : sample),
-                     static_cast<uint32_t>(row), static_cast<uint32_t>(q), noise);
+                     static_cast<uint64_t>(number), static_cast<uint32_t>(q), noise);
       }
       P3_UNROLL
       for (int word = 0; word < 4; ++word) {

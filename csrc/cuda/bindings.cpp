@@ -21,6 +21,7 @@ using Where = std::pair<int, Address>;
 Input in(const Tensor& tensor) { return {reinterpret_cast<const void*>(tensor.first), tensor.second}; }
 Output out(const Tensor& tensor) { return {reinterpret_cast<void*>(tensor.first), tensor.second}; }
 float* floats(Address address) { return reinterpret_cast<float*>(address); }
+const int64_t* integers(Address address) { return reinterpret_cast<const int64_t*>(address); }
 Target target(const Where& where) { return {where.first, reinterpret_cast<void*>(where.second)}; }
 ActivationOf activation(int kind, double parameter) {
   return {static_cast<Activation>(kind), static_cast<float>(parameter)};
@@ -61,7 +62,7 @@ Head head(const std::vector<Tensor>& t, int64_t std_stride, int64_t rows, int64_
   return {in(t.at(0)), in(t.at(1)), in(t.at(2)), in(t.at(3)), in(t.at(4)), in(t.at(5)), std_stride, rows, actions};
 }
 
-Seed seed(uint64_t value, Address device_seed) { return {value, reinterpret_cast<const int64_t*>(device_seed)}; }
+Seed seed(uint64_t value, Address device_seed) { return {value, integers(device_seed)}; }
 
 }  // namespace
 
@@ -132,9 +133,9 @@ void define(py::module_& m) {
 
   m.def("normal",
         [](Where where, uint64_t value, Address device_seed, uint32_t stream, int64_t first_sample, int64_t samples,
-           int64_t first_row, int64_t rows, int64_t columns, Address to) {
-          normal(target(where), seed(value, device_seed), stream, first_sample, samples, first_row, rows, columns,
-                 floats(to));
+           int64_t first_row, Address row_numbers, int64_t rows, int64_t columns, Address to) {
+          normal(target(where), seed(value, device_seed), stream, first_sample, samples, first_row,
+                 integers(row_numbers), rows, columns, floats(to));
         }, guard);
   m.def("latent_backward",
         [](Where where, Address d, int64_t d_columns, Address noise, Address d_mean, Address d_std, int64_t samples,
@@ -164,10 +165,11 @@ void define(py::module_& m) {
   m.def("mlp_actions",
         [](Where where, std::vector<Tensor> weights, std::vector<Tensor> biases, std::vector<int> widths, int kind,
            double parameter, Tensor context, Tensor latent_mean, Tensor latent_std, Tensor noise, uint64_t value,
-           Address device_seed, int64_t half, int context_columns, int64_t samples, int64_t rows, Tensor action,
-           Tensor std, int64_t std_stride, double offset, Address log_prob, Address means) {
-          const Sampled sampled{in(context), in(latent_mean), in(latent_std), in(noise), seed(value, device_seed), half,
-                                context_columns, widths.at(0) - context_columns, samples, rows};
+           Address device_seed, Address row_numbers, int64_t half, int context_columns, int64_t samples, int64_t rows,
+           Tensor action, Tensor std, int64_t std_stride, double offset, Address log_prob, Address means) {
+          const Sampled sampled{in(context), in(latent_mean), in(latent_std), in(noise), seed(value, device_seed),
+                                integers(row_numbers), half, context_columns, widths.at(0) - context_columns, samples,
+                                rows};
           const Likelihood likelihood{in(action), in(std), std_stride, static_cast<float>(offset), floats(log_prob)};
           mlp_actions(target(where), network(weights, biases, widths, kind, parameter, false), sampled, likelihood,
                       floats(means));

@@ -92,11 +92,11 @@ struct ActivationBackward {
 };
 
 // Four normals of one counter, which belong to columns q, q + Q, q + 2 Q and q + 3 Q of a row, Q = ceil(columns / 4).
-P3_DEVICE void four_normals(const Seed& seed, uint32_t stream, uint32_t sample, uint32_t row, uint32_t q,
+P3_DEVICE void four_normals(const Seed& seed, uint32_t stream, uint32_t sample, uint64_t row, uint32_t q,
                             float (&out)[4]) {
   const uint64_t value = seed.device_seed != nullptr ? static_cast<uint64_t>(*seed.device_seed) : seed.value;
   PhiloxKey key{static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
-  uint32_t c0 = q, c1 = sample, c2 = row, c3 = stream;
+  uint32_t c0 = q, c1 = sample, c2 = static_cast<uint32_t>(row), c3 = stream_word(stream, row);
   P3_UNROLL
   for (int round = 0; round < kPhiloxRounds; ++round) {
     philox_round(c0, c1, c2, c3, key);
@@ -109,16 +109,19 @@ P3_DEVICE void four_normals(const Seed& seed, uint32_t stream, uint32_t sample, 
 struct Normal {  // one counter an element
   Seed seed;
   uint32_t stream;
-  int64_t first_sample, first_row, rows, columns;
+  int64_t first_sample, first_row;
+  const int64_t* row_numbers;
+  int64_t rows, columns;
   float* out;
   int64_t n;
 
   P3_DEVICE void at(int64_t i) const {
     const int64_t quarter = (columns + 3) / 4;
     const int64_t q = i % quarter, pair = i / quarter;  // pair: of sample and row
+    const int64_t row = row_numbers != nullptr ? row_numbers[pair % rows] : first_row + pair % rows;
     float values[4];
-    four_normals(seed, stream, static_cast<uint32_t>(first_sample + pair / rows),
-                 static_cast<uint32_t>(first_row + pair % rows), static_cast<uint32_t>(q), values);
+    four_normals(seed, stream, static_cast<uint32_t>(first_sample + pair / rows), static_cast<uint64_t>(row),
+                 static_cast<uint32_t>(q), values);
     P3_UNROLL
     for (int word = 0; word < 4; ++word) {
       const int64_t column = word * quarter + q;

@@ -63,9 +63,9 @@ void gaussian_head_backward(const Target& target, const Head& head, const float*
 }
 
 void normal(const Target& target, Seed seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row,
-            int64_t rows, int64_t columns, float* out) {
+            const int64_t* row_numbers, int64_t rows, int64_t columns, float* out) {
   const int64_t counters = samples * rows * ((columns + 3) / 4);
-  Elementwise<Normal>::start(target, {seed, stream, first_sample, first_row, rows, columns, out, counters});
+  Elementwise<Normal>::start(target, {seed, stream, first_sample, first_row, row_numbers, rows, columns, out, counters});
 }
 
 void latent_backward(const Target& target, const float* d, int64_t d_columns, const float* noise, float* d_mean,

@@ -76,9 +76,9 @@ struct Seed {
   uint64_t value;
   const int64_t* device_seed;
 };
-// out [samples, rows, columns] float32.
-void normal(const Target&, Seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row, int64_t rows,
-            int64_t columns, float* out);
+// out [samples, rows, columns] float32. Row r has the number row_numbers[r], or first_row + r where that is null.
+void normal(const Target&, Seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row,
+            const int64_t* row_numbers, int64_t rows, int64_t columns, float* out);
 // d [samples, rows, d_columns], of which the first `columns` count, noise [samples, rows, columns]; d_mean and d_std
 // [rows, columns] are added to.
 void latent_backward(const Target&, const float* d, int64_t d_columns, const float* noise, float* d_mean, float* d_std,
@@ -111,6 +111,7 @@ struct Sampled {
   Input latent_mean, latent_std;   // [B, Z]; without a std the latent is its mean
   Input noise;                     // [N, B, Z], or null: drawn from the seed
   Seed seed;
+  const int64_t* row_numbers;  // [B], or null: a row's noise is that of its place
   int64_t half;  // samples from here on mirror those from 0 on; at least `samples` where none does
   int context_columns, latent_columns;
   int64_t samples, rows;

@@ -10,10 +10,19 @@ from p3kernels.reference.latent_noise import SHIFT_STREAM, shifted_normals, sobo
 
 
 class NoiseSource:
-    """Draws any tile of the noise [N, B, Z] belonging to a seed, again and again, without holding the whole."""
+    """Draws any tile of the noise [N, B, Z] belonging to a seed, again and again, without holding the whole.
 
-    def __init__(self, seed: Tensor, num_samples: int, sampling: str, like: Tensor) -> None:
+    Args:
+        seed: One int64.
+        num_samples: N.
+        sampling: One of `SAMPLING`.
+        like: Any tensor [B, Z] of the device.
+        rows: The rows' numbers, int64 [B], contiguous; None for their places.
+    """
+
+    def __init__(self, seed: Tensor, num_samples: int, sampling: str, like: Tensor, rows: Tensor | None = None) -> None:
         self._seed = seed
+        self._rows = rows
         self._num_samples = num_samples
         self._sampling = sampling
         points = sobol_points(seed, num_samples, like.shape[1]) if sampling == "sobol" else None
@@ -36,11 +45,15 @@ class NoiseSource:
         else:
             self._draw(first_sample, first_row, out)
 
+    def _numbers(self, first_row: int, out: Tensor) -> Tensor | None:
+        """The numbers of the tile's rows."""
+        return None if self._rows is None else self._rows[first_row : first_row + out.shape[1]]
+
     def _draw(self, first_sample: int, first_row: int, out: Tensor) -> None:
-        native.normal(int(self._seed), 0, first_sample, first_row, out)
+        native.normal(int(self._seed), 0, first_sample, first_row, out, self._numbers(first_row, out))
 
     def _shift(self, out: Tensor, first_row: int) -> Tensor:
         """[1, R, Z] in float64: by how much the Sobol points of each row are moved, as normals."""
         shift = out.new_empty(1, *out.shape[1:], dtype=torch.float64)
-        native.normal(int(self._seed), SHIFT_STREAM, 0, first_row, shift)
+        native.normal(int(self._seed), SHIFT_STREAM, 0, first_row, shift, self._numbers(first_row, out))
         return shift

@@ -58,6 +58,7 @@ class Problem:
     std: Tensor
     noise: Tensor | None
     seed: Tensor
+    rows: Tensor | None
     num_samples: int
     sampling: str
     kind: int
@@ -68,7 +69,7 @@ class Problem:
     tile_rows: int = TILE_ROWS
 
     def __post_init__(self) -> None:
-        self.source = self.noise_source(self.seed, self.num_samples, self.sampling, self.latent_mean)
+        self.source = self.noise_source(self.seed, self.num_samples, self.sampling, self.latent_mean, self.rows)
         columns = self.context.shape[1]
         self.context_weight = self.weights[0][:, :columns]
         # Zero columns up to a full cache line: BLAS is up to 40 % slower on odd sizes.

@@ -14,7 +14,10 @@ def _function(name: str, like: Tensor) -> Any:
     extension, reason = load_extension()
     if extension is None:
         raise RuntimeError(f"backend 'cpu' cannot run: {reason}")
-    return getattr(extension, f"{name}_{'float32' if like.dtype == torch.float32 else 'float64'}")
+    function = getattr(extension, f"{name}_{'float32' if like.dtype == torch.float32 else 'float64'}", None)
+    if function is None:
+        raise RuntimeError(f"backend 'cpu' cannot run: the native extension has no {name}; it is older, build it again")
+    return function
 
 
 def _address(tensor: Tensor | None) -> int:
@@ -156,11 +159,17 @@ def latent_backward(d_latent: Tensor, noise: Tensor, d_mean: Tensor, d_std: Tens
     )
 
 
-def normal(seed: int, stream: int, first_sample: int, first_row: int, out: Tensor) -> None:
-    """Fills out [n, R, Z] with the standard normals of samples first_sample.. and rows first_row.. ."""
+def normal(
+    seed: int, stream: int, first_sample: int, first_row: int, out: Tensor, numbers: Tensor | None = None
+) -> None:
+    """Fills out [n, R, Z] with the standard normals of samples first_sample.. and rows first_row.. .
+
+    With `numbers`, int64 [R], row r has the normals of row numbers[r] instead.
+    """
     samples, rows, columns = out.shape
-    _function("normal", out)(
-        seed, stream, first_sample, samples, first_row, rows, columns, _address(out), torch.get_num_threads()
+    name, which = ("normal", first_row) if numbers is None else ("normal_of_rows", _address(numbers))
+    _function(name, out)(
+        seed, stream, first_sample, samples, which, rows, columns, _address(out), torch.get_num_threads()
     )
 
 

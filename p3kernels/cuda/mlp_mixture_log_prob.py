@@ -41,7 +41,14 @@ def forward(a: Any) -> Tensor:
     noise = None if a.noise is None else a.noise.contiguous()
     likelihood = (a.action.contiguous(), a.std.contiguous(), math.log(a.num_samples), log_prob)
     native.mlp_actions(
-        network, *latent, noise, a.seed, a.num_samples, a.sampling == "antithetic", likelihood=likelihood
+        network,
+        *latent,
+        noise,
+        a.seed,
+        a.num_samples,
+        a.sampling == "antithetic",
+        rows=a.rows,
+        likelihood=likelihood,
     )
     return log_prob
 
@@ -72,6 +79,7 @@ def _problem(a: Any) -> layered.Problem:
         a.std.float().contiguous(),
         None if a.noise is None else a.noise.float(),
         a.seed,
+        a.rows,
         a.num_samples,
         a.sampling,
         a.kind,

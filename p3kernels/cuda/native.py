@@ -43,7 +43,7 @@ def _tensor(tensor: Tensor | None) -> Address:
     return (0, False) if tensor is None else (tensor.data_ptr(), tensor.dtype == torch.bfloat16)
 
 
-def _floats(tensor: Tensor | None) -> int:
+def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
@@ -102,7 +102,7 @@ def _mixture(action: Tensor, means: Tensor, std: Tensor, offset: float) -> tuple
 
 def mixture_forward(action: Tensor, means: Tensor, std: Tensor, log_sum: Tensor, offset: float = 0.0) -> None:
     """log_sum [B] = log Σ_i N(action | means_i, std²) − offset: [B, A], [N, B, A], [A] | [B, A]."""
-    _run("mixture_log_prob_forward", means, *_mixture(action, means, std, offset), _floats(log_sum))
+    _run("mixture_log_prob_forward", means, *_mixture(action, means, std, offset), _address(log_sum))
 
 
 def mixture_backward(
@@ -118,28 +118,34 @@ def mixture_backward(
     add: bool = True,
 ) -> None:
     """d_means [N, B, A] is written (may be `means`); d_action and d_std [B, A], float32, are added to if `add`."""
-    gradients = (_tensor(d_means), _floats(d_action), _floats(d_std), add)
+    gradients = (_tensor(d_means), _address(d_action), _address(d_std), add)
     given = _mixture(action, means, std, offset)
-    _run("mixture_log_prob_backward", means, *given, _floats(log_sum), _floats(d_log_sum), *gradients)
+    _run("mixture_log_prob_backward", means, *given, _address(log_sum), _address(d_log_sum), *gradients)
 
 
 def latent_backward(d_latent: Tensor, noise: Tensor, d_mean: Tensor, d_std: Tensor) -> None:
     """d_mean, d_std [R, Z] += Σ_i d_latent_i, Σ_i d_latent_i ∘ noise_i; d_latent [n, R, ≥ Z], noise [n, R, Z]."""
-    outputs = (_floats(d_mean), _floats(d_std))
-    _run("latent_backward", noise, _floats(d_latent), d_latent.shape[2], _floats(noise), *outputs, *noise.shape)
+    outputs = (_address(d_mean), _address(d_std))
+    _run("latent_backward", noise, _address(d_latent), d_latent.shape[2], _address(noise), *outputs, *noise.shape)
 
 
-def normal(seed: Tensor, stream: int, first_sample: int, first_row: int, out: Tensor) -> None:
-    """Fills out [n, R, Z], float32, with the standard normals of samples first_sample.. and rows first_row.. ."""
+def normal(
+    seed: Tensor, stream: int, first_sample: int, first_row: int, out: Tensor, numbers: Tensor | None = None
+) -> None:
+    """Fills out [n, R, Z], float32, with the standard normals of samples first_sample.. and rows first_row.. .
+
+    With `numbers`, int64 [R], row r has the normals of row numbers[r] instead.
+    """
     samples, rows, columns = out.shape
-    _run("normal", out, *_seed(seed), stream, first_sample, samples, first_row, rows, columns, _floats(out))
+    places = (first_sample, samples, first_row, _address(numbers), rows, columns)
+    _run("normal", out, *_seed(seed), stream, *places, _address(out))
 
 
 def gaussian_head_forward(tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
     """Tensors: action, mean, var, std, old_mean, old_std; outputs: log_prob, entropy, kl [B]."""
     shape = tensors[0].shape
     given = ([_tensor(tensor) for tensor in tensors], _std_stride(tensors[3]), *shape)
-    _run("gaussian_head_forward", tensors[0], *given, *(_floats(out) for out in outputs))
+    _run("gaussian_head_forward", tensors[0], *given, *(_address(out) for out in outputs))
 
 
 def gaussian_head_backward(
@@ -152,8 +158,8 @@ def gaussian_head_backward(
 ) -> None:
     """d_* [B, A], d_std float32; tensors as for the forward, d_outputs [B] the gradients of its outputs."""
     given = ([_tensor(tensor) for tensor in tensors], _std_stride(tensors[3]), *tensors[0].shape)
-    gradients = (_tensor(d_action), _tensor(d_mean), _tensor(d_var), _floats(d_std))
-    _run("gaussian_head_backward", tensors[0], *given, *(_floats(d) for d in d_outputs), *gradients)
+    gradients = (_tensor(d_action), _tensor(d_mean), _tensor(d_var), _address(d_std))
+    _run("gaussian_head_backward", tensors[0], *given, *(_address(d) for d in d_outputs), *gradients)
 
 
 @dataclass(frozen=True)
@@ -208,7 +214,7 @@ def mlp_moments(
 ) -> None:
     """out [B, O] = moments of the whole network at mean [B, I], var [B, J]."""
     moments = (_tensor(mean), _tensor(var), var.shape[1], mean.shape[0])
-    _run("mlp_moments", mean, *network.arguments(), activate_last, *moments, _floats(out_mean), _floats(out_var))
+    _run("mlp_moments", mean, *network.arguments(), activate_last, *moments, _address(out_mean), _address(out_var))
 
 
 def mlp_actions(
@@ -222,6 +228,7 @@ def mlp_actions(
     antithetic: bool,
     means: Tensor | None = None,
     likelihood: tuple[Tensor, Tensor, float, Tensor] | None = None,
+    rows: Tensor | None = None,
 ) -> None:
     """The network at [context, latent_mean + latent_std ∘ noise], sample after sample.
 
@@ -237,14 +244,15 @@ def mlp_actions(
         means: [N, B, A], written if given.
         likelihood: action [B, A], std [A] or [B, A], an offset, and log_prob [B], which becomes
             log Σ_i N(action | means_i, std²) − offset.
+        rows: int64 [B], the numbers of the rows whose noise is drawn; None for their places.
     """
-    rows = context.shape[0]
     half = (num_samples + 1) // 2 if antithetic else num_samples
-    drawn = (*(_seed(seed) if seed is not None else (0, 0)), half, context.shape[1], num_samples, rows)
+    drawn = (*(_seed(seed) if seed is not None else (0, 0)), _address(rows))
+    sizes = (half, context.shape[1], num_samples, context.shape[0])
     inputs = (_tensor(context), _tensor(latent_mean), _tensor(latent_std), _tensor(noise))
     if likelihood is None:
         given: tuple[Any, ...] = (_tensor(None), _tensor(None), 0, 0.0, 0)
     else:
         action, std, offset, log_prob = likelihood
-        given = (_tensor(action), _tensor(std), _std_stride(std), offset, _floats(log_prob))
-    _run("mlp_actions", context, *network.arguments(), *inputs, *drawn, *given, _floats(means))
+        given = (_tensor(action), _tensor(std), _std_stride(std), offset, _address(log_prob))
+    _run("mlp_actions", context, *network.arguments(), *inputs, *drawn, *sizes, *given, _address(means))

@@ -4,6 +4,7 @@ from p3kernels.diagnostics.action_cloud import ActionCloud, PlaneGaussian, actio
 from p3kernels.diagnostics.correlation import Correlation, correlation
 from p3kernels.diagnostics.data_efficiency import DataEfficiency, data_efficiency
 from p3kernels.diagnostics.gaussianity import Gaussianity, gaussianity
+from p3kernels.diagnostics.gradient_fidelity import GradientFidelity, gradient_fidelity
 from p3kernels.diagnostics.gradient_noise import GradientNoise, gradient_noise, noise_law, ratio_variance
 from p3kernels.diagnostics.inputs import LatentPolicy
 from p3kernels.diagnostics.kl_scan import Estimate, KlPoint, KlScan, gaussian_kl, kl_scan
@@ -18,6 +19,7 @@ __all__ = [
     "DataEfficiency",
     "Estimate",
     "Gaussianity",
+    "GradientFidelity",
     "GradientNoise",
     "KlPoint",
     "KlScan",
@@ -36,6 +38,7 @@ __all__ = [
     "data_efficiency",
     "gaussian_kl",
     "gaussianity",
+    "gradient_fidelity",
     "gradient_noise",
     "kl_scan",
     "linearity",

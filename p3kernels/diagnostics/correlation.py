@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import Estimator, check_count, check_estimator, check_policy, seeded
+from p3kernels.diagnostics.inputs import check_count, check_estimator, check_policy, seeded
 from p3kernels.diagnostics.moments import correlation_of, latent_covariance
 from p3kernels.diagnostics.samples import sampled_moments
+from p3kernels.estimators.protocol import Estimator
 
 Matrix = tuple[tuple[float, ...], ...]
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import Estimator, check_count, check_estimator, check_policy, seeded
+from p3kernels.diagnostics.inputs import (
+    LatentPolicy,
+    check_count,
+    check_estimator,
+    check_policy,
+    judged_twice,
+    seeded,
+)
+from p3kernels.estimators.protocol import Estimator
 
 
 @dataclass(frozen=True)
@@ -40,9 +48,10 @@ def data_efficiency(
 ) -> DataEfficiency:
     """D_eff = (1/M) Σ_i 1[1 - ε ≤ r̂_i ≤ 1 + ε], where the current and the old policy are one and the same.
 
-    An action is drawn from the policy, its likelihood is estimated twice, with independent latents, and r̂ is the ratio
-    of the two. The exact ratio is 1, so what is outside was put there by the estimator. A deterministic estimator has
-    exactly 1, and so has every estimator where the latent is certain. A ratio that is not a number is outside.
+    An action is drawn from the policy and remembered; its likelihood is estimated again, as an update does it, and r̂ is
+    the ratio of the two. The exact ratio is 1, so what is outside was put there by the estimator. A deterministic
+    estimator has exactly 1, and so has one that keeps its noise, and every one where the latent is certain. A ratio
+    that is not a number is outside.
 
     Args:
         estimator: `MomentMatching()`, `MonteCarlo(n)` or alike.
@@ -53,8 +62,8 @@ def data_efficiency(
         action_std: [A] or [B, A], > 0.
         clip: ε, between 0 and 1.
         repeats: Actions drawn a row, each with two likelihoods of its own.
-        common: Common random numbers: both likelihoods of an action see the same latents. Of identical policies the
-            ratio is then 1 whatever the estimator; how wrong either likelihood is does not show.
+        common: Both likelihoods of an action see the same latents, whatever the estimator. Of identical policies the
+            ratio is then 1; how wrong either likelihood is does not show.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
 
     Raises:
@@ -67,14 +76,11 @@ def data_efficiency(
         raise ValueError(f"clip: expected a number between 0 and 1, got {clip!r}")
     check_count("repeats", repeats, 1)
     inside = context.new_zeros(len(context))
+    policy = LatentPolicy(actor, context, latent_mean, latent_std, action_std)
     with seeded(seed, context.device):
         for _ in range(repeats):
-            current = estimator.policy(actor, context, latent_mean, latent_std, action_std)
-            old = current
-            if not common:
-                old = estimator.policy(actor, context, latent_mean, latent_std, action_std)
-            action = current.sample()
-            ratio = (current.log_prob(action) - old.log_prob(action)).exp()
+            _, old, current = judged_twice(estimator, policy, common=common)
+            ratio = (current - old).exp()
             inside += (1 - clip <= ratio) & (ratio <= 1 + clip)
     shares = inside.double() / repeats
     rows = len(shares)

@@ -9,8 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from p3kernels import checks
-from p3kernels.diagnostics.inputs import Estimator, check_count, check_estimator, check_policy, seeded
+from p3kernels.diagnostics.inputs import (
+    LatentPolicy,
+    check_count,
+    check_estimator,
+    check_policy,
+    judged_twice,
+    seeded,
+)
 from p3kernels.diagnostics.samples import actor_jacobian
+from p3kernels.estimators.protocol import Estimator
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ def gradient_noise(
         action: [B, A].
         advantage: [B].
         clip: PPO's ε, or None for no clipping: what the paper's law is about.
-        common: Current and old likelihood see the same latents.
+        common: Current and old likelihood see the same latents, whatever the estimator.
         redraws: At least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
 
@@ -88,11 +96,8 @@ def gradient_noise(
     with seeded(seed, context.device), torch.inference_mode(False), torch.enable_grad():
         for _ in range(redraws):
             acted = action.detach().clone().requires_grad_()
-            policy = estimator.policy(actor, *inputs)
-            log_prob = policy.log_prob(acted)
-            with torch.no_grad():
-                old = log_prob if common else estimator.policy(actor, *inputs).log_prob(acted)
-            ratio = (log_prob - old.detach()).exp()
+            _, old, log_prob = judged_twice(estimator, LatentPolicy(actor, *inputs), acted, common=common)
+            ratio = (log_prob - old).exp()
             objective = ratio * advantage
             if clip is not None:
                 objective = torch.minimum(objective, ratio.clamp(1 - clip, 1 + clip) * advantage)

@@ -4,40 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from p3kernels import checks
+from p3kernels.estimators.protocol import Estimator
 from p3kernels.nn import mlp_layers
-
-
-class Policy(Protocol):
-    """What `Estimator.policy` returns, as far as it is needed here."""
-
-    @property
-    def mean(self) -> Tensor:
-        """[B, A]."""
-
-    @property
-    def stddev(self) -> Tensor:
-        """[B, A]: of the action, exploration included."""
-
-    def sample(self) -> Tensor:
-        """An action [B, A]."""
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """[B] of action [B, A]."""
-
-
-class Estimator(Protocol):
-    """`MomentMatching`, `CovarianceMatching`, `MonteCarlo`, or anything with their method."""
-
-    def policy(
-        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
-    ) -> Policy:
-        """The marginal policy; a second call is evaluated independently of the first."""
 
 
 class LatentPolicy(NamedTuple):
@@ -77,9 +51,34 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
 
 
 def check_estimator(estimator: object, name: str = "estimator") -> None:
-    """Raises TypeError unless it has `policy`."""
-    if not callable(getattr(estimator, "policy", None)):
+    """Raises TypeError unless it has `policy` and `recall`."""
+    if not all(callable(getattr(estimator, name, None)) for name in ("policy", "recall")):
         raise TypeError(f"{name}: expected MomentMatching, MonteCarlo or alike, got {type(estimator).__name__}")
+
+
+def judged_twice(
+    estimator: Estimator, policy: LatentPolicy, action: Tensor | None = None, *, common: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An action [B, A], drawn unless it is given, its remembered log-likelihood and the one of judging it again, [B].
+
+    As a trainer does it, under one and the same weights; the second is differentiable.
+
+    Args:
+        estimator: Of both.
+        policy: Of both.
+        action: One that was taken.
+        common: Both see the same latents, whatever the estimator.
+    """
+    seed = torch.randint(2**62, (1,))
+    stream = {"stream": torch.arange(len(policy.context), device=policy.context.device)}
+    acting = estimator.policy(*policy)
+    action = acting.sample() if action is None else action
+    if common:
+        return action, acting.remember(action)["log_prob"], acting.log_prob(action)
+    with torch.no_grad():
+        judging = estimator.recall(*policy, stream, seed) if estimator.deferred else acting
+        remembered = stream | judging.remember(action)
+    return action, remembered["log_prob"], estimator.recall(*policy, remembered, seed).log_prob(action)
 
 
 def check_count(name: str, value: object, least: int) -> None:

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from p3kernels.diagnostics.inputs import (
-    Estimator,
     LatentPolicy,
-    Policy,
     check_count,
     check_estimator,
     check_policy,
     seeded,
 )
 from p3kernels.diagnostics.samples import action_means
+from p3kernels.estimators.protocol import Estimator, Policy
 
 STATES_AT_ONCE = 32
 """Of which all components and actions are held together: memory does not grow with the number of states."""
@@ -76,6 +75,8 @@ class KlScan:
     update, which is how rsl_rl-style trainers of a VAE policy compute it."""
     single_identical: Estimate
     """`single` where the new policy is the old one and the KL is 0."""
+    shared: Estimate
+    """E_ε[KL(p_old(·|ε) ‖ p_new(·|ε))], old and new at the same noise: what `SharedNoise` follows, an upper bound."""
     bound: Estimate
     """E_z[KL(p_old(·|z) ‖ p_new(·|z))] + KL(q_old ‖ q_new), the paper's upper bound."""
 
@@ -142,6 +143,7 @@ def kl_scan(
         on_actions={name: _estimate(found[f"actions/{name}"]) for name in estimators},
         single=_estimate(found["single"]),
         single_identical=_estimate(found["single_identical"]),
+        shared=_estimate(found["shared"]),
         bound=_estimate(found["bound"]),
     )
 
@@ -216,6 +218,7 @@ def _scan(
 
     into.add("single", _diagonal_kl(means_old, _std(old), means_new.roll(1, 0), _std(new)).mean(0))
     into.add("single_identical", _diagonal_kl(means_old, _std(old), means_old.roll(1, 0), _std(old)).mean(0))
+    into.add("shared", _diagonal_kl(means_old, _std(old), means_new, _std(new)).mean(0))
     into.add("bound", _bound(old, new, noise[:BOUND_SAMPLES], means_old[:BOUND_SAMPLES]))
     for name, estimator in estimators.items():
         before, after = estimator.policy(*old), estimator.policy(*new)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from p3kernels.diagnostics.inputs import Policy
+from p3kernels.estimators.protocol import Policy
 
 
 def latent_covariance(policy: Policy, action_std: Tensor) -> Tensor:

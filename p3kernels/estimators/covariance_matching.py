@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from p3kernels import checks
 from p3kernels.estimators.gaussian import CorrelatedGaussianPolicy, GaussianPolicy
+from p3kernels.estimators.protocol import Estimator
 from p3kernels.nn import mlp_layers
 from p3kernels.ops.mlp_covariance import TRANSFORMS, mlp_covariance
 from p3kernels.reference.mlp_covariance import latent_directions
@@ -16,7 +19,7 @@ LIKELIHOODS = ("full", "diagonal")
 
 
 @dataclass(frozen=True)
-class CovarianceMatching:
+class CovarianceMatching(Estimator):
     """Mean and covariance of the action in closed form, the correlation between the actor's units kept.
 
     Args:
@@ -31,6 +34,8 @@ class CovarianceMatching:
     transform: str = "linear"
     rank: int = 8
     backend: str | None = None
+    spelling: ClassVar[str] = "cm, cm-diagonal, cm-unscented"
+    remembers: ClassVar[tuple[str, ...]] = ("mean", "scale")
 
     def __post_init__(self) -> None:
         if self.likelihood not in LIKELIHOODS:
@@ -40,10 +45,23 @@ class CovarianceMatching:
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
             raise ValueError(f"rank: expected an integer >= 1, got {self.rank!r}")
 
+    @property
+    def label(self) -> str:
+        """cm, cm-diagonal, cm-unscented or cm-diagonal-unscented; other ranks are not told apart."""
+        parts = ["diagonal"] * (self.likelihood == "diagonal") + ["unscented"] * (self.transform == "unscented")
+        return "-".join(["cm", *parts])
+
+    @classmethod
+    def spelt(cls, text: str) -> CovarianceMatching | None:
+        """The one of this label."""
+        every = [cls(likelihood, transform) for likelihood in LIKELIHOODS for transform in TRANSFORMS]
+        return next((one for one in every if one.label == text), None)
+
     def policy(
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy | CorrelatedGaussianPolicy:
-        """The marginal policy; arguments as for `MomentMatching.policy`."""
+        """The marginal policy; arguments as for `Estimator.policy`."""
+        checks.check_stds(latent_std, action_std)
         layers = mlp_layers(actor)
         linear = self.transform == "linear"
         directions = latent_directions(layers.weights, latent_std.shape[-1], self.rank) if linear else None

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from p3kernels import checks
+from p3kernels.estimators.protocol import Judgement, Policy
+from p3kernels.ops.gaussian_head import gaussian_head
 from p3kernels.ops.mixture_log_prob import mixture_log_prob
 
 
@@ -17,8 +21,21 @@ def gaussian_entropy(std: Tensor) -> Tensor:
     return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
+def gaussian_kl(old_mean: Tensor, old_scale: Tensor, new_mean: Tensor, new_scale: Tensor) -> Tensor:
+    """KL(old ‖ new) [B] of Gaussians of mean [B, A]: both of std [B, A], or both of Cholesky factor [B, A, A]."""
+    if old_scale.dim() == 2:
+        ratio = old_scale / new_scale
+        shift = (old_mean - new_mean) / new_scale
+        return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).sum(-1)
+    whitened = torch.linalg.solve_triangular(
+        new_scale, torch.cat([old_scale, (old_mean - new_mean)[..., None]], -1), upper=False
+    )
+    diagonals = [scale.diagonal(dim1=-2, dim2=-1).log().sum(-1) for scale in (old_scale, new_scale)]
+    return 0.5 * (whitened.square().sum((-2, -1)) - old_mean.shape[-1]) - diagonals[0] + diagonals[1]
+
+
 @dataclass(frozen=True)
-class GaussianPolicy:
+class GaussianPolicy(Policy):
     """N(mean, diag(latent_var) + action_std²): deterministic given the observation."""
 
     mean: Tensor
@@ -61,13 +78,25 @@ class GaussianPolicy:
         """[B], exact for this Gaussian."""
         return gaussian_entropy(self.stddev)
 
+    def remember(self, action: Tensor) -> dict[str, Tensor]:
+        """`log_prob` [B], and the Gaussian itself: `mean` and `scale` [B, A]."""
+        mean, scale = (param.detach() for param in self.params)
+        return {"log_prob": self.log_prob(action).detach(), "mean": mean, "scale": scale}
+
+    def judge(self, action: Tensor, remembered: Mapping[str, Tensor]) -> Judgement:
+        """Everything in closed form, at once."""
+        old = remembered["mean"], remembered["scale"]
+        return Judgement(
+            *gaussian_head(action, self.mean, self.latent_var, self.action_std, *old, backend=self.backend)
+        )
+
     def latent(self) -> Tensor:
         """A latent [B, Z], differentiable, drawn anew: for a decoder."""
         return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)
 
 
 @dataclass(frozen=True)
-class CorrelatedGaussianPolicy:
+class CorrelatedGaussianPolicy(Policy):
     """N(mean, latent_covariance + diag(action_std²)): deterministic given the observation."""
 
     mean: Tensor
@@ -116,12 +145,25 @@ class CorrelatedGaussianPolicy:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """[B] of action [B, A]."""
+        checks.check_tensor("action", action, 2)
+        checks.check_shape("action", action, self.mean.shape)
         white = torch.linalg.solve_triangular(self.scale_tril, (action - self.mean)[..., None], upper=False).squeeze(-1)
         return -0.5 * white.square().sum(-1) - self._log_scale
 
     def entropy(self) -> Tensor:
         """[B], exact for this Gaussian."""
         return 0.5 * self.mean.shape[-1] + self._log_scale
+
+    def remember(self, action: Tensor) -> dict[str, Tensor]:
+        """`log_prob` [B], and the Gaussian itself: `mean` [B, A] and its Cholesky factor `scale` [B, A, A]."""
+        mean, scale = (param.detach() for param in self.params)
+        return {"log_prob": self.log_prob(action).detach(), "mean": mean, "scale": scale}
+
+    def judge(self, action: Tensor, remembered: Mapping[str, Tensor]) -> Judgement:
+        """Everything in closed form; no gradient through the KL, whose solve costs more than the likelihood's."""
+        with torch.no_grad():
+            kl = gaussian_kl(remembered["mean"], remembered["scale"], *self.params)
+        return Judgement(self.log_prob(action), self.entropy(), kl)
 
     @functools.cached_property
     def _log_scale(self) -> Tensor:

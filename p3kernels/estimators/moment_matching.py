@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from p3kernels import checks
 from p3kernels.estimators.gaussian import GaussianPolicy
 from p3kernels.estimators.one_launch import act_in_one_launch
+from p3kernels.estimators.protocol import Estimator
 from p3kernels.nn import mlp_layers
 from p3kernels.ops.mlp_moments import mlp_moments
 
 
 @dataclass(frozen=True)
-class MomentMatching:
+class MomentMatching(Estimator):
     """Mean and variance of the latent pushed through the actor in closed form.
 
     The units of a layer are taken as independent, so the variance is too small where they are not; the mean is close.
@@ -24,19 +27,19 @@ class MomentMatching:
     """
 
     backend: str | None = None
+    spelling: ClassVar[str] = "mm"
+    remembers: ClassVar[tuple[str, ...]] = ("mean", "scale")
+
+    @property
+    def label(self) -> str:
+        """mm."""
+        return "mm"
 
     def policy(
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy:
-        """The marginal policy.
-
-        Args:
-            actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-            context: [B, C], deterministic.
-            latent_mean: [B, Z].
-            latent_std: [B, Z].
-            action_std: [A] or [B, A].
-        """
+        """The marginal policy; arguments as for `Estimator.policy`."""
+        checks.check_stds(latent_std, action_std)
         layers = mlp_layers(actor)
         mean, latent_var = mlp_moments(
             torch.cat([context, latent_mean], -1),
@@ -51,7 +54,7 @@ class MomentMatching:
 
 
 @dataclass(frozen=True)
-class LatentMean:
+class LatentMean(Estimator):
     """The actor at the latent's mean: p(a | z = E[z]) in place of the marginal, and nothing of the latent's variance.
 
     Also the estimator of a deterministic latent, where it is exact.
@@ -61,11 +64,20 @@ class LatentMean:
     """
 
     backend: str | None = None
+    spelling: ClassVar[str] = "z-mean"
+    remembers: ClassVar[tuple[str, ...]] = ("mean", "scale")
+    operators: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """z-mean."""
+        return "z-mean"
 
     def policy(
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy:
-        """The policy; arguments as for `MomentMatching.policy`, and any layers will do."""
+        """The policy; arguments as for `Estimator.policy`, and any layers will do."""
+        checks.check_stds(latent_std, action_std)
         mean = None if torch.is_grad_enabled() else act_in_one_launch(actor, context, latent_mean, None, self.backend)
         if mean is None:
             with torch.autocast(latent_mean.device.type, enabled=False):

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from p3kernels import checks
 from p3kernels.estimators.gaussian import gaussian_entropy
 from p3kernels.estimators.one_launch import act_in_one_launch
+from p3kernels.estimators.protocol import Estimator, Judgement, Policy
 from p3kernels.nn import mlp_layers
+from p3kernels.ops.latent_noise import check_rows, noise_of_sample, seed_tensor
 from p3kernels.ops.mlp_mixture_log_prob import mlp_mixture_log_prob
 from p3kernels.reference.latent_noise import SAMPLING
 
 
 @dataclass(frozen=True)
-class MonteCarloPolicy:
+class MonteCarloPolicy(Policy):
     """(1/N) Σ_i N(actor([context, z_i]), action_std²). The samples are the object's: its calls agree."""
 
     actor: nn.Sequential
@@ -30,6 +36,10 @@ class MonteCarloPolicy:
     noise: Tensor | None = None
     """[N, B, Z] of `log_prob`, instead of the seed's."""
     backend: str | None = None
+    rows: Tensor | None = None
+    """[B] int64: the numbers of the rows' noise streams; None for their places."""
+    common: bool = False
+    """Whether every latent but that of `sample` is the one that the seed and the rows' numbers name."""
 
     def _act(self, noise: Tensor) -> Tensor:
         latent = self.latent_mean + self.latent_std * noise
@@ -59,6 +69,7 @@ class MonteCarloPolicy:
             seed=self.seed if self.noise is None else None,
             noise=self.noise,
             sampling=self.sampling,
+            rows=self.rows if self.noise is None else None,
             activation=layers.activation,
             activation_parameter=layers.activation_parameter,
             backend=self.backend,
@@ -66,15 +77,25 @@ class MonteCarloPolicy:
 
     @functools.cached_property
     def _component_moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance [B, A] of the component means, over N fresh latents, one at a time."""
-        mean = self._act(torch.randn_like(self.latent_mean))
+        """Mean and variance [B, A] of the component means, over N latents, one at a time: fresh ones, or the common."""
+        mean = self._act(self._component_noise(0))
         squares = torch.zeros_like(mean)
         for count in range(2, self.num_samples + 1):
-            value = self._act(torch.randn_like(self.latent_mean))
+            value = self._act(self._component_noise(count - 1))
             delta = value - mean
             mean = mean + delta / count
             squares = squares + delta * (value - mean)
         return mean, squares / max(self.num_samples - 1, 1)
+
+    def _component_noise(self, sample: int) -> Tensor:
+        """[B, Z]."""
+        if not self.common:
+            return torch.randn_like(self.latent_mean)
+        if self.noise is not None:
+            return self.noise[sample]
+        return noise_of_sample(
+            self.latent_mean, self.seed, sample, self.num_samples, self.sampling, self.rows, self.backend
+        )
 
     @property
     def mean(self) -> Tensor:
@@ -90,6 +111,15 @@ class MonteCarloPolicy:
         """[B]: H(a | z), a lower bound. A mixture's own entropy has no closed form."""
         return gaussian_entropy(self.action_std.expand(self.latent_mean.shape[0], -1))
 
+    def remember(self, action: Tensor) -> dict[str, Tensor]:
+        """`log_prob` [B]."""
+        return {"log_prob": self.log_prob(action).detach()}
+
+    def judge(self, action: Tensor, remembered: Mapping[str, Tensor]) -> Judgement:
+        """The KL of two mixtures has no closed form: that of a row is -log r, which needs no more likelihoods."""
+        log_prob = self.log_prob(action)
+        return Judgement(log_prob, self.entropy(), remembered["log_prob"] - log_prob.detach())
+
     def latent(self) -> Tensor:
         """A latent [B, Z], differentiable, for a decoder: with one sample the one of `log_prob`, else drawn anew."""
         noise = torch.randn_like(self.latent_mean) if self.noise is None else self.noise[0]
@@ -97,33 +127,98 @@ class MonteCarloPolicy:
 
 
 @dataclass(frozen=True)
-class MonteCarlo:
+class MonteCarlo(Estimator):
     """The likelihood averaged over latent samples: unbiased, no independence assumed, N times the actor's cost.
 
     Args:
         num_samples: N.
         sampling: "iid", "antithetic" or "sobol" (randomised); see `mlp_mixture_log_prob`.
         backend: As for the ops.
+        common: Common random numbers: a policy's latents are those of its seed and its rows' numbers alone, for every
+            N. Two policies of the same seed and numbers, whatever their weights and the order of their rows, then
+            differ by their weights and not by their draws: their log-ratio is 0 to rounding where the weights agree.
     """
 
     num_samples: int = 15
     sampling: str = "iid"
     backend: str | None = None
+    common: bool = field(default=False, kw_only=True)
+    spelling: ClassVar[str] = "mcN, with -antithetic or -sobol, with -common"
+    deferred: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.num_samples, bool) or not isinstance(self.num_samples, int) or self.num_samples < 1:
             raise ValueError(f"num_samples: expected an integer >= 1, got {self.num_samples!r}")
         if self.sampling not in SAMPLING:
             raise ValueError(f"sampling: expected one of {', '.join(SAMPLING)}, got {self.sampling!r}")
+        if not isinstance(self.common, bool):
+            raise TypeError(f"common: expected True or False, got {self.common!r}")
+
+    @property
+    def label(self) -> str:
+        """mc15, mc15-sobol, mc15-common, mc15-sobol-common, ..."""
+        parts = [self.sampling] * (self.sampling != "iid") + ["common"] * self.common
+        return "-".join([f"mc{self.num_samples}", *parts])
+
+    @property
+    def num_latents(self) -> int:
+        """N."""
+        return self.num_samples
+
+    @property
+    def redraws(self) -> bool:
+        """Whether the numbers are not common."""
+        return not self.common
+
+    @classmethod
+    def spelt(cls, text: str) -> MonteCarlo | None:
+        """The one of this label; mc is mc15, and mc(15) is mc15."""
+        found = re.fullmatch(r"mc(?:\((\d+)\)|(\d+))?(?:-(antithetic|sobol))?(-common)?", text)
+        if found is None:
+            return None
+        number = found[1] or found[2]
+        if number is not None and int(number) < 1:
+            raise ValueError(f"expected at least one sample, got {text!r}")
+        samples = cls.num_samples if number is None else int(number)
+        return cls(samples, found[3] or "iid", common=found[4] is not None)
 
     def policy(
-        self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+        self,
+        actor: nn.Sequential,
+        context: Tensor,
+        latent_mean: Tensor,
+        latent_std: Tensor,
+        action_std: Tensor,
+        seed: int | Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> MonteCarloPolicy:
-        """The marginal policy, with latents drawn anew; arguments as for `MomentMatching.policy`."""
+        """The marginal policy.
+
+        Args:
+            actor: As for `MomentMatching.policy`; the next four alike.
+            context: [B, C].
+            latent_mean: [B, Z].
+            latent_std: [B, Z].
+            action_std: [A] or [B, A].
+            seed: Of the latents: an integer or one int64; None draws one, which `policy.seed` then tells. Given, it
+                makes the latents common, whatever `self.common` says.
+            rows: int64 [B], ≥ 0: the number of each row's noise stream; None for its place in the batch. Given, it
+                makes the latents common as a seed does.
+        """
+        checks.check_stds(latent_std, action_std)
         mlp_layers(actor)
-        seed = torch.randint(2**62, (1,))
+        common = self.common or seed is not None or rows is not None
+        drawn_from = torch.randint(2**62, (1,)) if seed is None else seed_tensor(seed, None, latent_mean.device)
+        if rows is not None:
+            check_rows(rows, "latent_mean", latent_mean)
         # A VAE's decoder and actor see one and the same latent; with more samples there is no such one.
-        noise = torch.randn_like(latent_mean)[None] if self.num_samples == 1 else None
+        noise = None
+        if self.num_samples == 1:
+            noise = (
+                noise_of_sample(latent_mean, drawn_from, 0, 1, self.sampling, rows, self.backend)
+                if common
+                else torch.randn_like(latent_mean)
+            )[None]
         return MonteCarloPolicy(
             actor,
             context,
@@ -132,7 +227,24 @@ class MonteCarlo:
             action_std,
             self.num_samples,
             self.sampling,
-            seed,
+            drawn_from,
             noise,
             self.backend,
+            rows,
+            common,
         )
+
+    def recall(
+        self,
+        actor: nn.Sequential,
+        context: Tensor,
+        latent_mean: Tensor,
+        latent_std: Tensor,
+        action_std: Tensor,
+        remembered: Mapping[str, Tensor],
+        seed: Tensor | None = None,
+    ) -> MonteCarloPolicy:
+        """With common numbers, the policy of the seed and of `remembered["stream"]`; otherwise latents drawn anew."""
+        if not self.common:
+            return self.policy(actor, context, latent_mean, latent_std, action_std)
+        return self.policy(actor, context, latent_mean, latent_std, action_std, seed, remembered["stream"])

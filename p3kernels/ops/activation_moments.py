@@ -12,6 +12,7 @@ from torch import Tensor
 from p3kernels import checks
 from p3kernels.cpu import native
 from p3kernels.cuda import native as cuda_native
+from p3kernels.ops.second_derivatives import refuse_second_derivatives
 
 
 def result_dtype(tensor: Tensor) -> torch.dtype:
@@ -77,6 +78,7 @@ def define_operators(
         return d_mean, d_var, None, None
 
     operator.register_autograd(differentiate, setup_context=setup_context)
+    refuse_second_derivatives(operator_backward, backend)
     return operator
 
 

@@ -25,9 +25,9 @@ def elu_moments(mean: Tensor, var: Tensor, alpha: float = 1.0, *, backend: str |
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:
-        Mean and variance, of the shape of `mean`; differentiable once in `mean` and `var`.
+        Mean and variance, of the shape of `mean`; differentiable in `mean` and `var`, twice on the reference backend.
     """
-    chosen = choose_backend(backend, mean)
+    chosen = choose_backend(backend, mean, var)
     check_moments(mean, var, chosen)
     check_parameter("alpha", alpha, positive=True)
     if chosen == "reference":

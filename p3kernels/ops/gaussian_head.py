@@ -11,6 +11,7 @@ from p3kernels import checks, reference
 from p3kernels.backends import choose_backend, in_one_launch
 from p3kernels.cuda import native
 from p3kernels.ops.mixture_log_prob import check_action
+from p3kernels.ops.second_derivatives import refuse_second_derivatives
 
 
 @torch.library.custom_op("p3kernels::gaussian_head_cuda", mutates_args=())
@@ -78,6 +79,7 @@ def _differentiate(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _operator.register_autograd(_differentiate, setup_context=_setup_context)
+refuse_second_derivatives(_operator_backward, "cuda")
 
 
 @checks.full_precision
@@ -107,7 +109,7 @@ def gaussian_head(
     Returns:
         Log-likelihood, entropy and KL divergence, [B] each; differentiable in action, mean, var and std.
     """
-    chosen = choose_backend(backend, action)
+    chosen = choose_backend(backend, action, mean, var, std, old_mean, old_std)
     check_action(action, std, chosen)
     rest = {"mean": mean, "var": var, "old_mean": old_mean, "old_std": old_std}
     for name, tensor in rest.items():

@@ -25,9 +25,9 @@ def leaky_relu_moments(
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:
-        Mean and variance, of the shape of `mean`; differentiable once in `mean` and `var`.
+        Mean and variance, of the shape of `mean`; differentiable in `mean` and `var`, twice on the reference backend.
     """
-    chosen = choose_backend(backend, mean)
+    chosen = choose_backend(backend, mean, var)
     check_moments(mean, var, chosen)
     check_parameter("negative_slope", negative_slope, positive=False)
     if chosen == "reference":

@@ -35,9 +35,9 @@ def linear_elu_moments(
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:
-        Mean and variance [B, O], differentiable once in every tensor.
+        Mean and variance [B, O], differentiable in every tensor, twice on the reference backend.
     """
-    chosen = choose_backend(backend, mean)
+    chosen = choose_backend(backend, mean, var, weight, bias)
     check_linear(mean, var, chosen)
     checks.check_layer(("weight", "bias"), mean.shape[1], "mean", mean, weight, bias, chosen)
     check_parameter("alpha", alpha, positive=True)

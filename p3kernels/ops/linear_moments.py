@@ -38,7 +38,7 @@ def linear_moments(
     Returns:
         Mean and variance [B, O], differentiable any number of times.
     """
-    chosen = choose_backend(backend, mean)
+    chosen = choose_backend(backend, mean, var, weight, bias)
     check_linear(mean, var, chosen)
     checks.check_layer(("weight", "bias"), mean.shape[1], "mean", mean, weight, bias, chosen)
     if chosen in checks.ON_DEVICE:

@@ -13,6 +13,7 @@ from p3kernels import checks, reference
 from p3kernels.backends import choose_backend
 from p3kernels.cpu import native
 from p3kernels.cuda import native as cuda_native
+from p3kernels.ops.second_derivatives import refuse_second_derivatives
 
 
 @torch.library.custom_op("p3kernels::mixture_log_prob_cpu", mutates_args=(), device_types="cpu")
@@ -93,7 +94,7 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tens
     ctx.save_for_backward(output, *inputs)
 
 
-def _register(forward: CustomOpDef, backward: CustomOpDef) -> None:
+def _register(backend: str, forward: CustomOpDef, backward: CustomOpDef) -> None:
     """Fake tensors and autograd, the same for every backend."""
 
     def differentiate(ctx: Any, d_log_prob: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,11 +103,12 @@ def _register(forward: CustomOpDef, backward: CustomOpDef) -> None:
     forward.register_fake(_fake)
     backward.register_fake(_fake_backward)
     forward.register_autograd(differentiate, setup_context=_setup_context)
+    refuse_second_derivatives(backward, backend)
 
 
-_register(mixture_log_prob_cpu, mixture_log_prob_backward_cpu)
-_register(mixture_log_prob_triton, mixture_log_prob_backward_triton)
-_register(mixture_log_prob_cuda, mixture_log_prob_backward_cuda)
+_register("cpu", mixture_log_prob_cpu, mixture_log_prob_backward_cpu)
+_register("triton", mixture_log_prob_triton, mixture_log_prob_backward_triton)
+_register("cuda", mixture_log_prob_cuda, mixture_log_prob_backward_cuda)
 
 
 def check_action(action: Tensor, std: Tensor, backend: str = "reference") -> None:
@@ -139,7 +141,7 @@ def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str
     Returns:
         Log-likelihood [B], differentiable in every tensor (twice on the reference backend).
     """
-    chosen = choose_backend(backend, action)
+    chosen = choose_backend(backend, action, means, std)
     check_action(action, std, chosen)
     checks.check_tensor("means", means, 3, chosen)
     checks.check_like("means", means, "action", action, chosen)

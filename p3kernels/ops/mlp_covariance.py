@@ -14,6 +14,7 @@ from p3kernels.backends import choose_backend
 from p3kernels.cpu import mlp_covariance as cpu_kernel
 from p3kernels.ops.linear_moments import check_linear
 from p3kernels.ops.mlp_unscented import run_mlp_unscented
+from p3kernels.ops.second_derivatives import refuse_second_derivatives
 
 TRANSFORMS = ("linear", "unscented")
 
@@ -106,6 +107,7 @@ def _differentiate(ctx: Any, d_out_mean: Tensor, d_covariance: Tensor) -> tuple[
 
 
 _operator.register_autograd(_differentiate, setup_context=_setup_context)
+refuse_second_derivatives(_operator_backward, "cpu", reference_has_them=False)
 
 
 def _check_directions(directions: Tensor | None, var: Tensor, transform: str) -> None:
@@ -160,7 +162,7 @@ def mlp_covariance(
     Returns:
         Mean [B, A] and covariance [B, A, A], differentiable once in every tensor but `directions`.
     """
-    chosen = choose_backend(backend, mean)
+    chosen = choose_backend(backend, mean, var, weights, biases)
     if chosen in checks.ON_DEVICE:
         if backend is not None:
             raise RuntimeError(

@@ -14,8 +14,10 @@ from p3kernels.activations import resolve_activation
 from p3kernels.backends import choose_backend, in_one_launch
 from p3kernels.cpu import mlp_mixture_log_prob as cpu
 from p3kernels.cuda import mlp_mixture_log_prob as cuda
+from p3kernels.ops.latent_noise import check_rows, seed_tensor
 from p3kernels.ops.mixture_log_prob import check_action
 from p3kernels.ops.mlp_moments import wants_gradient
+from p3kernels.ops.second_derivatives import refuse_second_derivatives
 from p3kernels.reference.latent_noise import (
     SAMPLING,
     SHIFT_STREAM,
@@ -38,6 +40,7 @@ class Arguments(NamedTuple):
     std: Tensor
     noise: Tensor | None
     seed: Tensor
+    rows: Tensor | None
     num_samples: int
     sampling: str
     kind: int
@@ -46,7 +49,8 @@ class Arguments(NamedTuple):
 
 _SCHEMA = (
     "Tensor action, Tensor context, Tensor latent_mean, Tensor latent_std, Tensor[] weights, Tensor[] biases, "
-    "Tensor std, Tensor? noise, Tensor seed, SymInt num_samples, str sampling, SymInt kind, float parameter"
+    "Tensor std, Tensor? noise, Tensor seed, Tensor? rows, SymInt num_samples, str sampling, SymInt kind, "
+    "float parameter"
 )
 
 
@@ -71,7 +75,8 @@ def _cpu_problem(a: Arguments) -> cpu.Problem:
         a.std.contiguous(),
         a.noise,
         a.seed,
-        *a[9:],
+        a.rows,
+        *a[10:],
     )
 
 
@@ -105,6 +110,7 @@ def _triton_problem(a: Arguments, precision: str) -> Any:
         a.noise,
         _sobol_noise(a) if drawn_outside else None,
         seed,
+        a.rows,
         a.num_samples,
         a.sampling == "antithetic",
         a.kind,
@@ -115,10 +121,10 @@ def _triton_problem(a: Arguments, precision: str) -> Any:
 
 def _sobol_noise(a: Arguments) -> Callable[[int, int, int, int], Tensor]:
     """Noise [n, R, Z] of a tile (first sample, end, first row, end), by torch: its tails need float64."""
-    rows, columns = a.latent_mean.shape
+    batch, columns = a.latent_mean.shape
     device = a.action.device
     points = sobol_points(a.seed, a.num_samples, columns).to(device)[:, None]
-    shift = normal(a.seed.to(device), SHIFT_STREAM, 1, rows, columns, device)
+    shift = normal(a.seed.to(device), SHIFT_STREAM, 1, batch if a.rows is None else a.rows, columns, device)
 
     def tile(first: int, last: int, begin: int, end: int) -> Tensor:
         return shifted_normals(points[first:last], shift[:, begin:end]).float()
@@ -201,30 +207,28 @@ def _register(
 
     def differentiate(ctx: Any, d_log_prob: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
         if d_log_prob is None:
-            return (*[None] * 4, [None] * ctx.layers, [None] * ctx.layers, *[None] * (3 + len(ctx.options)))
-        log_prob, kept, action, context, latent_mean, latent_std, std, seed, *rest = ctx.saved_tensors
-        weights, biases = rest[: ctx.layers], rest[ctx.layers : 2 * ctx.layers]
-        noise = rest[-1] if ctx.has_noise else None
-        need_noise = ctx.has_noise and ctx.needs_input_grad[7]
+            return (*[None] * 4, [None] * ctx.layers, [None] * ctx.layers, *[None] * (4 + len(ctx.options)))
+        log_prob, kept, action, context, latent_mean, latent_std, std, noise, seed, rows, *rest = ctx.saved_tensors
+        weights, biases = rest[: ctx.layers], rest[ctx.layers :]
+        need_noise = noise is not None and ctx.needs_input_grad[7]
         numbers, own = ctx.options[:4], ctx.options[5:]  # `save` is between them
-        inputs = Arguments(action, context, latent_mean, latent_std, weights, biases, std, noise, seed, *numbers)
+        inputs = Arguments(action, context, latent_mean, latent_std, weights, biases, std, noise, seed, rows, *numbers)
         d_action, d_context, d_latent_mean, d_latent_std, d_std, d_noise, *d_parameters = backward_def(
             d_log_prob, log_prob, kept, *inputs, need_noise, *own
         )
         d_weights, d_biases = d_parameters[: ctx.layers], d_parameters[ctx.layers :]
         gradients = (d_action, d_context, d_latent_mean, d_latent_std, d_weights, d_biases, d_std)
-        return *gradients, d_noise if need_noise else None, *[None] * (1 + len(ctx.options))
+        return *gradients, d_noise if need_noise else None, *[None] * (2 + len(ctx.options))
 
     forward_def.register_autograd(differentiate, setup_context=_setup_context)
+    refuse_second_derivatives(backward_def, backend)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    action, context, latent_mean, latent_std, weights, biases, std, noise, seed, *ctx.options = inputs
+    action, context, latent_mean, latent_std, weights, biases, std, noise, seed, rows, *ctx.options = inputs
     ctx.layers = len(weights)
-    ctx.has_noise = noise is not None
     ctx.set_materialize_grads(False)  # the kept activations have no gradient
-    saved = [*output, action, context, latent_mean, latent_std, std, seed, *weights, *biases]
-    ctx.save_for_backward(*saved, *([noise] if noise is not None else []))
+    ctx.save_for_backward(*output, action, context, latent_mean, latent_std, std, noise, seed, rows, *weights, *biases)
 
 
 _register("cpu", _cpu_forward, _cpu_backward, _cpu_kept)
@@ -243,15 +247,16 @@ def _check(
     num_samples: int,
     noise: Tensor | None,
     sampling: str,
+    rows: Tensor | None,
     backend: str,
 ) -> None:
     check_action(action, std, backend)
-    rows = action.shape[0]
+    batch = action.shape[0]
     for name, tensor in (("context", context), ("latent_mean", latent_mean), ("latent_std", latent_std)):
         checks.check_tensor(name, tensor, 2, backend)
         checks.check_like(name, tensor, "action", action, backend)
-        if tensor.shape[0] != rows:
-            raise ValueError(f"{name}: expected {rows} rows, as action has, got {checks.shape_text(tensor.shape)}")
+        if tensor.shape[0] != batch:
+            raise ValueError(f"{name}: expected {batch} rows, as action has, got {checks.shape_text(tensor.shape)}")
     checks.check_shape("latent_std", latent_std, latent_mean.shape)
     checks.check_values("latent_std", latent_std)
     checks.check_layers(context.shape[1] + latent_mean.shape[1], "action", action, weights, biases, backend)
@@ -267,7 +272,11 @@ def _check(
     if noise is not None:
         checks.check_tensor("noise", noise, 3, backend)
         checks.check_like("noise", noise, "action", action, backend)
-        checks.check_shape("noise", noise, (num_samples, rows, latent_mean.shape[1]))
+        checks.check_shape("noise", noise, (num_samples, batch, latent_mean.shape[1]))
+    if rows is not None:
+        check_rows(rows, "action", action)
+        if noise is not None:
+            raise ValueError("rows: expected None beside noise, which is given row by row; rows number those of a draw")
 
 
 @checks.full_precision
@@ -284,6 +293,7 @@ def mlp_mixture_log_prob(
     seed: int | Tensor | None = None,
     noise: Tensor | None = None,
     sampling: str = "iid",
+    rows: Tensor | None = None,
     activation: str = "elu",
     activation_parameter: float | None = None,
     precision: str | None = None,
@@ -306,8 +316,11 @@ def mlp_mixture_log_prob(
         seed: Makes the draw repeatable: a Python integer or an int64 tensor of one element, on the CPU; on the
             backends for GPUs also on the device ("sobol" apart), where a captured CUDA graph reads it anew at every
             replay. None takes one from torch's generator.
-        noise: [N, B, Z] to use instead of a draw; then `seed` and `sampling` have no effect.
+        noise: [N, B, Z] to use instead of a draw; then `seed` and `sampling` have no effect, and `rows` must be None.
         sampling: "iid", "antithetic" (second half mirrors the first) or "sobol" (randomised quasi-Monte Carlo).
+        rows: int64 [B], ≥ 0: the number of each row's noise stream; None numbers the rows by their place in the batch.
+            The noise of a row depends on the seed and its number alone, so rows that are shuffled, split or repeated
+            draw again what they drew before. On a GPU only P3_CHECK_VALUES=1 looks for negative ones.
         activation: "elu", "relu" or "leaky_relu", between layers.
         activation_parameter: ELU's alpha or LeakyReLU's slope; None for torch's default.
         precision: Of the Triton backend's matrix products: "ieee", "tf32x3", "tf32" or "bf16"; None follows
@@ -317,16 +330,17 @@ def mlp_mixture_log_prob(
     Returns:
         Log-likelihood [B], differentiable in every floating-point tensor, the latent distribution included.
     """
-    chosen = choose_backend(backend, action)
+    chosen = choose_backend(backend, action, context, latent_mean, latent_std, weights, biases, std, noise, rows, seed)
     precision = checks.dot_precision(precision, chosen)
-    _check(action, context, latent_mean, latent_std, weights, biases, std, num_samples, noise, sampling, chosen)
+    _check(action, context, latent_mean, latent_std, weights, biases, std, num_samples, noise, sampling, rows, chosen)
     kind, parameter = resolve_activation(activation, activation_parameter)
     on_device = chosen in checks.ON_DEVICE and sampling != "sobol"
-    seed_tensor = _seed_tensor(seed, noise, action.device if on_device else torch.device("cpu"))
+    drawn_from = seed_tensor(seed, noise, action.device if on_device else torch.device("cpu"))
     if chosen == "reference":
         if noise is None:
-            rows, columns = latent_mean.shape
-            noise = latent_noise(seed_tensor, num_samples, rows, columns, sampling, action.dtype, action.device)
+            batch, columns = latent_mean.shape
+            numbers = batch if rows is None else rows
+            noise = latent_noise(drawn_from, num_samples, numbers, columns, sampling, action.dtype, action.device)
         return reference.mlp_mixture_log_prob(
             action, context, latent_mean, latent_std, weights, biases, std, noise, activation, activation_parameter
         )
@@ -345,7 +359,8 @@ def mlp_mixture_log_prob(
         present,
         std,
         noise,
-        seed_tensor,
+        drawn_from,
+        None if rows is None else rows.contiguous(),
         num_samples,
         sampling,
         kind,
@@ -357,25 +372,3 @@ def mlp_mixture_log_prob(
     if chosen == "cuda":
         return torch.ops.p3kernels.mlp_mixture_log_prob_cuda(*arguments, save)[0]
     return torch.ops.p3kernels.mlp_mixture_log_prob_cpu(*arguments, save)[0]
-
-
-def _seed_tensor(seed: int | Tensor | None, noise: Tensor | None, device: torch.device) -> Tensor:
-    """One int64, on the CPU or on `device`, where a drawn one is made: with torch's generator of that device."""
-    if isinstance(seed, Tensor):
-        if seed.dtype != torch.int64 or seed.numel() != 1:
-            raise TypeError(f"seed: expected one int64, got {seed.numel()} of {seed.dtype}")
-        if seed.device.type != "cpu" and seed.device != device:
-            where = "cpu" if device.type == "cpu" else f"cpu or on {device}"
-            raise ValueError(f"seed: expected a tensor on the {where}, got one on {seed.device}")
-        if seed.device.type == "cpu" and not torch.compiler.is_compiling() and seed.item() < 0:
-            raise ValueError(f"seed: expected 0 <= seed < 2**63, got {seed.item()}")
-        return seed
-    if seed is not None:
-        if isinstance(seed, bool) or not isinstance(seed, int | torch.SymInt):
-            raise TypeError(f"seed: expected an integer, got {type(seed).__name__}")
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"seed: expected 0 <= seed < 2**63, got {seed}")
-        return torch.full((1,), seed, dtype=torch.int64, device=device)
-    if noise is not None:
-        return torch.zeros(1, dtype=torch.int64, device=device)
-    return torch.randint(2**62, (1,), device=device)

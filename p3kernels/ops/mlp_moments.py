@@ -15,6 +15,7 @@ from p3kernels.cpu import mlp_moments as cpu_kernel
 from p3kernels.cuda import mlp_moments as cuda_kernel
 from p3kernels.ops.activation_moments import result_dtype, triton_launcher
 from p3kernels.ops.linear_moments import check_linear
+from p3kernels.ops.second_derivatives import refuse_second_derivatives
 
 
 def define_operators(
@@ -155,6 +156,7 @@ def define_operators(
         return d_mean if need_mean else None, d_var if need_var else None, d_weights, d_biases, *rest
 
     operator.register_autograd(differentiate, setup_context=setup_context)
+    refuse_second_derivatives(operator_backward, backend)
     return operator
 
 
@@ -242,9 +244,9 @@ def mlp_moments(
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:
-        Mean and variance [B, O], differentiable once in every tensor.
+        Mean and variance [B, O], differentiable in every tensor, twice on the reference backend.
     """
-    chosen = choose_backend(backend, mean)
+    chosen = choose_backend(backend, mean, var, weights, biases)
     check_linear(mean, var, chosen)
     checks.check_layers(mean.shape[1], "mean", mean, weights, biases, chosen)
     kind, parameter = resolve_activation(activation, activation_parameter)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import mlp_unscented as cpu_kernel
+from p3kernels.ops.second_derivatives import refuse_second_derivatives
 
 
 @torch.library.custom_op("p3kernels::mlp_unscented_cpu", mutates_args=(), device_types="cpu")
@@ -94,3 +95,4 @@ def _differentiate(ctx: Any, d_out_mean: Tensor, d_covariance: Tensor) -> tuple[
 
 
 run_mlp_unscented.register_autograd(_differentiate, setup_context=_setup_context)
+refuse_second_derivatives(_operator_backward, "cpu")

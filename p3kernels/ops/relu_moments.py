@@ -16,6 +16,6 @@ def relu_moments(mean: Tensor, var: Tensor, *, backend: str | None = None) -> tu
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:
-        Mean and variance, of the shape of `mean`; differentiable once in `mean` and `var`.
+        Mean and variance, of the shape of `mean`; differentiable in `mean` and `var`, twice on the reference backend.
     """
     return leaky_relu_moments(mean, var, 0.0, backend=backend)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from p3kernels.reference.gaussian import PositivePart, chain, density_curvature, density_slope, guard, positive_part
+from p3kernels.reference.elementwise import evaluate, moments_formulas
+from p3kernels.reference.gaussian import (
+    LARGEST_SLOPE,
+    PositivePart,
+    density_curvature,
+    density_slope,
+    guard,
+    positive_part,
+)
 
 # Below this step of erfcx's argument its differences come from the Taylor series.
 _SERIES_STEP = 0.02
@@ -80,26 +87,13 @@ def _elu_parts(mean: Tensor, var: Tensor) -> _EluParts:
     return _EluParts(y, u_mean, u_var, exp_1, exp_2)
 
 
-class _EluMoments(torch.autograd.Function):
-    @staticmethod
-    def forward(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-        m, v = mean.double(), var.double()
-        parts = _elu_parts(m, v)
-        y = parts.y
-        out_mean = y.mean - alpha * parts.u_mean
-        out_var = y.var + alpha * (alpha * parts.u_var + 2 * y.mean * parts.u_mean)
-        return guard(mean, var, out_mean), guard(mean, var, out_var.clamp_min(0))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
-        mean, var, ctx.alpha = inputs
-        ctx.save_for_backward(mean, var)
-
-    @staticmethod
-    def backward(ctx: Any, d_out_mean: Tensor, d_out_var: Tensor) -> tuple[Tensor, Tensor, None]:
-        mean, var = ctx.saved_tensors
-        d_mean, d_var = chain(d_out_mean, d_out_var, mean, var, lambda: elu_gradients(mean, var, ctx.alpha))
-        return d_mean, d_var, None
+def _elu_values(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """E[f] and Var[f]."""
+    parts = _elu_parts(mean.double(), var.double())
+    y = parts.y
+    out_mean = y.mean - alpha * parts.u_mean
+    out_var = y.var + alpha * (alpha * parts.u_var + 2 * y.mean * parts.u_mean)
+    return guard(mean, var, out_mean), guard(mean, var, out_var.clamp_min(0))
 
 
 def elu_gradients(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -138,7 +132,40 @@ def elu_derivatives(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, Te
     return guard(mean, var, second), guard(mean, var, third), guard(mean, var, fourth)
 
 
+def _elu_curvatures(mean: Tensor, var: Tensor, alpha: float) -> tuple[Tensor, ...]:
+    """∂²E/∂mean², ∂²E/∂mean∂var, ∂²E/∂var², and those of Var; docs/derivation.md."""
+    m, v = mean.double(), var.double()
+    mean_mean, _, _, var_var = elu_gradients(m, v, alpha)
+    second, third, fourth = elu_derivatives(m, v, alpha)
+    parts = _elu_parts(m, v)
+    y, exp_1, exp_2, u_mean = parts.y, parts.exp_1, parts.exp_2, parts.u_mean
+    density, slope, curvature = y.density_over_std, density_slope(y), density_curvature(m, y)
+    kink = 1 - alpha
+
+    def of_var_var(d_above: Tensor, d_exp_1: Tensor, d_exp_2: Tensor, d_y: Tensor, d_u: Tensor, d_p: Tensor) -> Tensor:
+        """The derivative of ∂Var/∂var, from those of what it is made of."""
+        inside = 2 * d_exp_2 - d_exp_1 * (2 * exp_1 + y.above) - exp_1 * d_above
+        at_kink = d_p * (y.mean - alpha * u_mean) + density * (d_y - alpha * d_u)
+        return d_above + alpha * (alpha * inside - d_y * exp_1 - y.mean * d_exp_1) - kink * at_kink
+
+    by_mean = of_var_var(density, exp_1 - density, 2 * exp_2 - density, y.above, -exp_1, slope)
+    by_var = of_var_var(
+        0.5 * slope,
+        0.5 * (exp_1 - density - slope),
+        0.5 * (4 * exp_2 - 2 * density - slope),
+        0.5 * density,
+        0.5 * (density - exp_1),
+        0.5 * curvature,
+    )
+    var_mean_mean = 2 * (var_var - mean_mean.square())
+    values = (second, 0.5 * third, 0.25 * fourth, var_mean_mean, by_mean, by_var)
+    return tuple(guard(mean, var, value.clamp(-LARGEST_SLOPE, LARGEST_SLOPE)) for value in values)
+
+
+ELU_MOMENTS = moments_formulas("the moments of ELU", _elu_values, elu_gradients, _elu_curvatures)
+
+
 def elu_moments(mean: Tensor, var: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Moments of ELU(x), elementwise, with exact gradients; computed in float64 whatever the dtype."""
-    out_mean, out_var = _EluMoments.apply(mean, var, alpha)
+    """Moments of ELU(x), elementwise, with exact derivatives up to second; in float64 whatever the dtype."""
+    out_mean, out_var = evaluate(mean, var, ELU_MOMENTS, alpha)
     return out_mean, out_var

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,40 +76,6 @@ def density_curvature(mean: Tensor, part: PositivePart) -> Tensor:
     """∂²/∂mean² of the density of x at 0: (mean² / var − 1) / var · density, kept finite as `density_slope` is."""
     curvature = -(part.density_over_std + mean * density_slope(part)) / part.std.clamp_min(SMALLEST_STD).square()
     return curvature.clamp(-LARGEST_SLOPE, LARGEST_SLOPE)
-
-
-class OnceDifferentiable(torch.autograd.Function):
-    """Passes gradients on, and says so if someone wants to differentiate them again.
-
-    torch's `once_differentiable` does not when only the saved tensors, not the incoming gradients, require a gradient.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, d_mean: Tensor, d_var: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
-        """The first two arguments as they are; the others are what they depend on."""
-        return d_mean.view_as(d_mean), d_var.view_as(d_var)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> None:
-        """Always an error."""
-        raise RuntimeError("cannot differentiate twice: the activations' moments offer first derivatives only")
-
-
-def chain(
-    d_out_mean: Tensor,
-    d_out_var: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    gradients: Callable[[], tuple[Tensor, Tensor, Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
-    """d_mean, d_var from the incoming gradients and the four partial derivatives."""
-    with torch.no_grad():
-        mean_mean, mean_var, var_mean, var_var = gradients()
-        d_mean = d_out_mean * mean_mean + d_out_var * var_mean
-        d_var = d_out_mean * mean_var + d_out_var * var_var
-    if torch.is_grad_enabled():
-        return OnceDifferentiable.apply(d_mean, d_var, mean, var, d_out_mean, d_out_var)
-    return d_mean, d_var
 
 
 def guard(mean: Tensor, var: Tensor, value: Tensor) -> Tensor:

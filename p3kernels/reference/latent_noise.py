@@ -1,7 +1,9 @@
 """Standard-normal latent noise as plain torch: counter-based, so that every backend draws the same numbers.
 
 The number at (seed, sample, row, column) is a word of Philox4x32-10 with key `seed` and counter (column mod Z/4,
-sample, row, stream), made normal by Box–Muller; it does not depend on the number of samples or rows. Sampling schemes:
+sample, row, stream), made normal by Box–Muller; it does not depend on the number of samples or rows. A row's number is
+its place in the batch, or any other below 2⁶³ that it is given: then it keeps its noise in whatever batch it comes, and
+what the number has beyond 32 bits stands above the stream in the fourth counter. Sampling schemes:
 
 - "iid": independent samples.
 - "antithetic": the second half of the samples is minus the first half.
@@ -60,42 +62,66 @@ def philox(seed: int | Tensor, counter: list[Tensor]) -> list[Tensor]:
 
 
 def normal(
-    seed: int | Tensor, stream: int, samples: int, rows: int, columns: int, device: torch.device | None = None
+    seed: int | Tensor,
+    stream: int,
+    samples: int,
+    rows: int | Tensor,
+    columns: int,
+    device: torch.device | None = None,
+    first_sample: int = 0,
 ) -> Tensor:
-    """[N, B, Z] standard normals in float64."""
+    """[N, B, Z] standard normals in float64; `rows` is B, or the rows' numbers [B]."""
+    numbers = rows if isinstance(rows, Tensor) else torch.arange(rows, device=device)
     blocks = (columns + 3) // 4
-    shape = (samples, rows, blocks)
+    shape = (samples, numbers.shape[0], blocks)
     counter = [
         torch.arange(blocks, device=device).expand(shape),
-        torch.arange(samples, device=device)[:, None, None].expand(shape),
-        torch.arange(rows, device=device)[None, :, None].expand(shape),
-        torch.full(shape, stream, device=device),
+        torch.arange(first_sample, first_sample + samples, device=device)[:, None, None].expand(shape),
+        (numbers & _MASK)[None, :, None].expand(shape),
+        (stream + 2 * (numbers >> 32))[None, :, None].expand(shape),
     ]
     uniform = [(word.double() + 0.5) / 2.0**32 for word in philox(seed, counter)]
-    numbers = []
+    normals = []
     for radius_source, angle_source in (uniform[:2], uniform[2:]):
         radius, angle = torch.sqrt(-2 * torch.log(radius_source)), 2 * math.pi * angle_source
-        numbers += [radius * torch.cos(angle), radius * torch.sin(angle)]
-    return torch.cat(numbers, -1)[..., :columns]
+        normals += [radius * torch.cos(angle), radius * torch.sin(angle)]
+    return torch.cat(normals, -1)[..., :columns]
 
 
 def latent_noise(
     seed: int | Tensor,
     num_samples: int,
-    rows: int,
+    rows: int | Tensor,
     columns: int,
     sampling: str = "iid",
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
+    samples: range | None = None,
 ) -> Tensor:
-    """The whole noise [N, B, Z] of a seed, an integer or a tensor of one int64."""
+    """The noise [N, B, Z] of a seed, or that of the consecutive `samples` of the N alone.
+
+    Args:
+        seed: An integer or a tensor of one int64.
+        num_samples: N.
+        rows: B, or the rows' numbers, int64 [B].
+        columns: Z.
+        sampling: One of `SAMPLING`.
+        dtype: Of the result; the numbers are made in float64.
+        device: Of the result.
+        samples: Which samples; None for all.
+    """
     seed_tensor = seed if isinstance(seed, Tensor) else torch.full((1,), seed, dtype=torch.int64)
     seed = seed_tensor.to(device)
-    if sampling == "iid":
-        return normal(seed, 0, num_samples, rows, columns, device).to(dtype)
-    if sampling == "antithetic":
-        first = normal(seed, 0, (num_samples + 1) // 2, rows, columns, device)
-        return torch.cat([first, -first[: num_samples // 2]]).to(dtype)
-    shift = normal(seed, SHIFT_STREAM, 1, rows, columns, device)
-    points = sobol_points(seed_tensor, num_samples, columns).to(device)
-    return shifted_normals(points[:, None], shift).to(dtype)
+    first, last = (0, num_samples) if samples is None else (samples.start, samples.stop)
+    if sampling == "sobol":
+        shift = normal(seed, SHIFT_STREAM, 1, rows, columns, device)
+        points = sobol_points(seed_tensor, num_samples, columns).to(device)
+        return shifted_normals(points[first:last, None], shift).to(dtype)
+    half = (num_samples + 1) // 2 if sampling == "antithetic" else num_samples
+    plain, mirrored = (first, min(last, half)), (max(first, half), last)
+    parts = []
+    if plain[0] < plain[1]:
+        parts.append(normal(seed, 0, plain[1] - plain[0], rows, columns, device, plain[0]))
+    if mirrored[0] < mirrored[1]:
+        parts.append(-normal(seed, 0, mirrored[1] - mirrored[0], rows, columns, device, mirrored[0] - half))
+    return torch.cat(parts).to(dtype)

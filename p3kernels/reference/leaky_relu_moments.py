@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
-from p3kernels.reference.gaussian import chain, density_curvature, density_slope, guard, positive_part
+from p3kernels.reference.elementwise import evaluate, moments_formulas
+from p3kernels.reference.gaussian import (
+    LARGEST_SLOPE,
+    density_curvature,
+    density_slope,
+    guard,
+    positive_part,
+)
 
 
-class _LeakyReluMoments(torch.autograd.Function):
-    @staticmethod
-    def forward(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-        m, v = mean.double(), var.double()
-        y = positive_part(m, v)
-        out_mean = y.mean - slope * y.mirror_mean
-        out_var = y.var + slope * (slope * y.mirror_var + 2 * y.mean * y.mirror_mean)
-        return guard(mean, var, out_mean), guard(mean, var, out_var.clamp_min(0))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
-        mean, var, ctx.slope = inputs
-        ctx.save_for_backward(mean, var)
-
-    @staticmethod
-    def backward(ctx: Any, d_out_mean: Tensor, d_out_var: Tensor) -> tuple[Tensor, Tensor, None]:
-        mean, var = ctx.saved_tensors
-        d_mean, d_var = chain(d_out_mean, d_out_var, mean, var, lambda: leaky_relu_gradients(mean, var, ctx.slope))
-        return d_mean, d_var, None
+def _leaky_relu_values(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+    """E[f] and Var[f]."""
+    y = positive_part(mean.double(), var.double())
+    out_mean = y.mean - slope * y.mirror_mean
+    out_var = y.var + slope * (slope * y.mirror_var + 2 * y.mean * y.mirror_mean)
+    return guard(mean, var, out_mean), guard(mean, var, out_var.clamp_min(0))
 
 
 def leaky_relu_gradients(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -58,7 +49,27 @@ def leaky_relu_derivatives(mean: Tensor, var: Tensor, slope: float) -> tuple[Ten
     return guard(mean, var, second), guard(mean, var, third), guard(mean, var, fourth)
 
 
+def _leaky_relu_curvatures(mean: Tensor, var: Tensor, slope: float) -> tuple[Tensor, ...]:
+    """∂²E/∂mean², ∂²E/∂mean∂var, ∂²E/∂var², and those of Var; docs/derivation.md."""
+    m, v = mean.double(), var.double()
+    mean_mean, _, _, var_var = leaky_relu_gradients(m, v, slope)
+    second, third, fourth = leaky_relu_derivatives(m, v, slope)
+    y = positive_part(m, v)
+    density, bend, curvature = y.density_over_std, density_slope(y), density_curvature(m, y)
+    kink, value = 1 - slope, y.mean - slope * y.mirror_mean
+    by_mean = (1 - slope**2) * density - kink * (bend * value + density * mean_mean)
+    by_var = 0.5 * (1 - slope**2) * bend - 0.5 * kink * (curvature * value + kink * density.square())
+    var_mean_mean = 2 * (var_var - mean_mean.square())
+    values = (second, 0.5 * third, 0.25 * fourth, var_mean_mean, by_mean, by_var)
+    return tuple(guard(mean, var, value.clamp(-LARGEST_SLOPE, LARGEST_SLOPE)) for value in values)
+
+
+LEAKY_RELU_MOMENTS = moments_formulas(
+    "the moments of LeakyReLU", _leaky_relu_values, leaky_relu_gradients, _leaky_relu_curvatures
+)
+
+
 def leaky_relu_moments(mean: Tensor, var: Tensor, negative_slope: float = 0.01) -> tuple[Tensor, Tensor]:
-    """Moments of LeakyReLU(x), elementwise, with exact gradients; computed in float64 whatever the dtype."""
-    out_mean, out_var = _LeakyReluMoments.apply(mean, var, negative_slope)
+    """Moments of LeakyReLU(x), elementwise, with exact derivatives up to second; in float64 whatever the dtype."""
+    out_mean, out_var = evaluate(mean, var, LEAKY_RELU_MOMENTS, negative_slope)
     return out_mean, out_var

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from p3kernels.activations import ELU
+from p3kernels.activations import ELU, LEAKY_RELU
+from p3kernels.reference.elementwise import Formulas, Order, evaluate
 from p3kernels.reference.elu_moments import elu_derivatives, elu_gradients, elu_moments
-from p3kernels.reference.gaussian import OnceDifferentiable
 from p3kernels.reference.leaky_relu_moments import leaky_relu_derivatives, leaky_relu_gradients, leaky_relu_moments
 
 
@@ -26,41 +25,29 @@ class LinearisedUnits(NamedTuple):
     """E[f″]."""
 
 
-class _LinearisedActivation(torch.autograd.Function):
-    @staticmethod
-    def forward(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        moments, first, higher = _functions(kind)
-        out_mean, out_var = moments(mean.double(), var.double(), parameter)
-        gain = first(mean.double(), var.double(), parameter)[0]
-        residual = (out_var - gain.square() * var.double()).clamp_min(0)
-        curvature = higher(mean.double(), var.double(), parameter)[0]
-        dtype = mean.dtype
-        return out_mean.to(dtype), gain.to(dtype), residual.to(dtype), curvature.to(dtype)
+def _formulas(kind: int) -> Formulas:
+    """The four numbers of `LinearisedUnits`, and their derivatives."""
+    moments, first, higher = _functions(kind)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, float], output: tuple[Tensor, ...]) -> None:
-        mean, var, ctx.kind, ctx.parameter = inputs
-        ctx.save_for_backward(mean, var)
+    def values(mean: Tensor, var: Tensor, parameter: float) -> tuple[Tensor, ...]:
+        m, v = mean.double(), var.double()
+        out_mean, out_var = moments(m, v, parameter)
+        gain = first(m, v, parameter)[0]
+        residual = (out_var - gain.square() * v).clamp_min(0)
+        curvature = higher(m, v, parameter)[0]
+        return tuple(value.to(mean.dtype) for value in (out_mean, gain, residual, curvature))
 
-    @staticmethod
-    def backward(
-        ctx: Any, d_out: Tensor, d_gain: Tensor, d_residual: Tensor, d_curvature: Tensor
-    ) -> tuple[Tensor, Tensor, None, None]:
-        mean, var = ctx.saved_tensors
-        _, first, higher = _functions(ctx.kind)
-        with torch.no_grad():
-            m, v = mean.double(), var.double()
-            gain, mean_var, var_mean, var_var = first(m, v, ctx.parameter)
-            second, third, fourth = higher(m, v, ctx.parameter)
-            # The clamp of the residual only meets rounding: its gradient is that of the difference everywhere.
-            residual_mean = var_mean - 2 * gain * v * second
-            residual_var = var_var - gain.square() - gain * v * third
-            d_mean = d_out * gain + d_gain * second + d_residual * residual_mean + d_curvature * third
-            d_var = d_out * mean_var + d_residual * residual_var + 0.5 * (d_gain * third + d_curvature * fourth)
-            d_mean, d_var = d_mean.to(mean.dtype), d_var.to(mean.dtype)
-        if torch.is_grad_enabled():
-            d_mean, d_var = OnceDifferentiable.apply(d_mean, d_var, mean, var, d_out, d_gain, d_residual, d_curvature)
-        return d_mean, d_var, None, None
+    def slopes(mean: Tensor, var: Tensor, parameter: float) -> tuple[Tensor, ...]:
+        m, v = mean.double(), var.double()
+        gain, mean_var, var_mean, var_var = first(m, v, parameter)
+        second, third, fourth = higher(m, v, parameter)
+        # The clamp of the residual only meets rounding: its gradient is that of the difference everywhere.
+        residual_mean = var_mean - 2 * gain * v * second
+        residual_var = var_var - gain.square() - gain * v * third
+        numbers = (gain, mean_var, second, 0.5 * third, residual_mean, residual_var, third, 0.5 * fourth)
+        return tuple(value.to(mean.dtype) for value in numbers)
+
+    return Formulas("linearised activations", (Order(values, (0, 2, 4, 6), (1, 3, 5, 7)), Order(slopes)))
 
 
 def _functions(kind: int) -> tuple[Any, Any, Any]:
@@ -70,6 +57,9 @@ def _functions(kind: int) -> tuple[Any, Any, Any]:
     return leaky_relu_moments, leaky_relu_gradients, leaky_relu_derivatives
 
 
+_LINEARISED = {kind: _formulas(kind) for kind in (ELU, LEAKY_RELU)}
+
+
 def linearised_activation(mean: Tensor, var: Tensor, kind: int, parameter: float) -> LinearisedUnits:
-    """The units for pre-activations of these means and variances, with exact gradients."""
-    return LinearisedUnits(*_LinearisedActivation.apply(mean, var, kind, parameter))
+    """The units for pre-activations of these means and variances, with exact first derivatives."""
+    return LinearisedUnits(*evaluate(mean, var, _LINEARISED[kind], parameter))

@@ -151,15 +151,23 @@ class Given:
         assert action.shape == (len(self.values), 4)
         return self.values
 
+    def remember(self, action):
+        return {"log_prob": self.log_prob(action)}
+
 
 class GivenRatio:
-    """An estimator whose first two policies have these ratios."""
+    """An estimator whose policies have these ratios when they are recalled."""
+
+    deferred = False
 
     def __init__(self, ratio: torch.Tensor):
-        self.policies = [Given(ratio.log()), Given(torch.zeros_like(ratio))]
+        self.ratio = ratio
 
     def policy(self, *_):
-        return self.policies.pop(0)
+        return Given(torch.zeros_like(self.ratio))
+
+    def recall(self, *_):
+        return Given(self.ratio.log())
 
 
 def test_what_is_inside_is_counted_and_what_is_not_a_number_is_outside():
@@ -193,6 +201,8 @@ def test_the_generator_is_back_after_an_error():
         def policy(self, *_):
             torch.randn(1)
             raise RuntimeError("on purpose")
+
+        recall = policy
 
     network, named = small(), inputs()
     before = torch.get_rng_state()

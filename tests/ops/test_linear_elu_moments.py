@@ -26,6 +26,7 @@ class TestLinearEluMoments(OpBattery):
     # As for linear_moments; the elementwise part adds 7 eps.
     rounding = 64
     thread_invariant = False
+    twice_differentiable = frozenset({"reference"})
     bad_inputs = (
         *BAD_BACKENDS,
         *bad_tensor("mean", dimensions=2),

@@ -31,6 +31,14 @@ BAD_SAMPLES = (
     bad("seed of floats", TypeError, r"seed: expected one int64, got 1 of torch\.float32", seed=torch.zeros(1)),
     bad("two seeds", TypeError, r"seed: expected one int64, got 2 of torch\.int64", seed=torch.zeros(2).long()),
     bad("seed on meta", ValueError, r"seed: expected .*cpu.*meta", seed=torch.zeros(1).long().to("meta"), noise=None),
+    bad("rows a list", TypeError, r"rows: expected a tensor of int64, got list", rows=[0, 1, 2], noise=None),
+    bad("rows int32", TypeError, r"rows: expected int64, got int32", rows=torch.arange(3).int(), noise=None),
+    bad("rows of floats", TypeError, r"rows: expected int64, got float32", rows=torch.zeros(3), noise=None),
+    bad("too few rows", ValueError, r"rows: expected shape \[3\], got \[2\]", rows=torch.arange(2), noise=None),
+    bad("rows 2-D", ValueError, r"rows: expected shape \[3\], got \[3, 1\]", rows=torch.zeros(3, 1).long(), noise=None),
+    bad("rows on meta", ValueError, r"rows: .*device of action, cpu, got meta", rows=torch.arange(3).to("meta")),
+    bad("rows negative", ValueError, r"rows: expected numbers >= 0, got -7", rows=torch.tensor([1, -7, 0]), noise=None),
+    bad("rows and noise", ValueError, r"rows: expected None beside noise", rows=torch.arange(3)),
     bad("seed tensor negative", ValueError, r"seed: expected 0 <= seed.* got -5", seed=torch.tensor([-5]), noise=None),
 )
 
@@ -91,7 +99,9 @@ class TestMlpMixtureLogProb(OpBattery):
         named = grouped(inputs)
         fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
         samples = inputs["noise"].shape[0]
-        options = (torch.tensor([3]), samples, "iid", ELU, 1.0)
+        rest = (samples, "iid", ELU, 1.0)
+        options = (torch.tensor([3]), None, *rest)
+        numbered = (torch.tensor([3]), torch.tensor([5, 2**40, 5]), *rest)
         ops = torch.ops.p3kernels
         log_prob, kept = ops.mlp_mixture_log_prob_cpu(*fixed.values(), *options, True)
         drawn = {**fixed, "noise": None}
@@ -99,8 +109,10 @@ class TestMlpMixtureLogProb(OpBattery):
         return [
             (ops.mlp_mixture_log_prob_cpu, (*named.values(), *options, True)),
             (ops.mlp_mixture_log_prob_cpu, (*drawn.values(), *options, False)),
+            (ops.mlp_mixture_log_prob_cpu, (*{**named, "noise": None}.values(), *numbered, True)),
             (ops.mlp_mixture_log_prob_backward_cpu, (*backward, *fixed.values(), *options, True)),
             (ops.mlp_mixture_log_prob_backward_cpu, (*backward, *drawn.values(), *options, False)),
+            (ops.mlp_mixture_log_prob_backward_cpu, (*backward, *drawn.values(), *numbered, False)),
         ]
 
 

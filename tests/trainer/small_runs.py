@@ -9,16 +9,15 @@ from trainer.distributed import ONE_RANK
 from trainer.runner import Runner
 
 
-def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, **options):
+def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, model=None, **options):
     config = TrainConfig(
         method=method,
         iterations=iterations,
         run_dir=run_dir,
         num_threads=1,
         tensorboard=False,
-        ppo=PpoConfig(num_steps_per_env=6),
-        model=ModelConfig(hidden_dims=(16, 16)),
-        **{"task": "walker-parkour", "num_envs": 6, **options},
+        model=ModelConfig(hidden_dims=(16, 16), **(model or {})),
+        **{"task": "walker-parkour", "num_envs": 6, "ppo": PpoConfig(num_steps_per_env=6), **options},
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     return Runner(resolve(config), ranks=ranks)

@@ -24,10 +24,11 @@ def standing(task: LocomotionTask, count: int = 3) -> RobotState:
         joint_torque=torch.zeros(count, robot.num_joints),
         foot_pos=foot_pos,
         foot_vel=torch.zeros(count, feet, 3),
-        foot_force=torch.full((count, feet), 160.0),
+        foot_force=torch.tensor([0.0, 0.0, 160.0]).repeat(count, feet, 1),
         body_contact=torch.zeros(count, dtype=torch.bool),
         scan=torch.zeros(count, 187),
         foot_ground=torch.zeros(count, feet),
+        sole_drop=torch.zeros(count, feet, len(robot.sole_points)),
         dynamics=torch.zeros(count, 5),
     )
 

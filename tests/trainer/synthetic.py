@@ -71,6 +71,42 @@ class TurningEnv(VecEnv):
         return self.get_observations(), reward, done, extras
 
 
+def flipped(values: Tensor) -> Tensor:
+    """Columns in the other order, the outer ones with the other sign; twice is the identity."""
+    size = values.shape[-1]
+    sign = torch.tensor([-1.0 if min(i, size - 1 - i) % 2 == 0 else 1.0 for i in range(size)], dtype=values.dtype)
+    return values.flip(-1) * sign
+
+
+class Flip:
+    """A symmetry of the observations' form; the world behind them is not symmetric."""
+
+    def observations(self, observations: TensorDict) -> TensorDict:
+        images = {name: self.group(name, value) for name, value in observations.items()}
+        return TensorDict(images, batch_size=observations.batch_size)
+
+    def group(self, name: str, values: Tensor, observations: TensorDict | None = None) -> Tensor:
+        if name == "history":
+            return flipped(values.unflatten(-1, (FRAMES, PROPRIO))).flatten(-2)
+        return flipped(values)
+
+    def actions(self, actions: Tensor) -> Tensor:
+        return flipped(actions)
+
+
+class MirroredEnv(TurningEnv):
+    """Declares a symmetry."""
+
+    symmetry = Flip()
+
+
+def augmented(env: VecEnv, obs: TensorDict | None, actions: Tensor | None) -> tuple[Any, Any]:
+    """`Flip` as a function of rsl_rl's convention."""
+    assert isinstance(env, VecEnv)
+    observed = None if obs is None else torch.cat([obs, Flip().observations(obs)])
+    return observed, None if actions is None else torch.cat([actions, flipped(actions)])
+
+
 def config(method: str = "mm", *, steps: int = 8, **algorithm: Any) -> dict[str, Any]:
     """An rsl_rl config of small networks, with the method's actor; the critic's groups overlap the actor's."""
     chosen = parse_method(method)
@@ -149,7 +185,7 @@ def same(first: Any, second: Any) -> bool:
 
 def trained(method: str = "mm", num_envs: int = 16, **algorithm: Any) -> tuple[P3PPO, TurningEnv]:
     """After one update, so that statistics and Adam's state are no longer trivial, with the next rollout stored."""
-    env = TurningEnv(num_envs)
+    env = (MirroredEnv if algorithm.get("mirror_share") else TurningEnv)(num_envs)
     made = construct(method, env, **algorithm)
     rollout(made, env)
     made.update()

@@ -13,7 +13,6 @@ from p3kernels import CovarianceMatching
 from trainer.algorithms.methods import parse_method
 from trainer.models.actor import gaussian_kl
 from trainer.report import _estimator_changes
-from trainer.runner import _num_samples
 
 METHODS = {
     "cm": CovarianceMatching(),
@@ -25,7 +24,7 @@ METHODS = {
 @pytest.mark.parametrize("name", METHODS)
 def test_method_by_name(name):
     method = parse_method(name)
-    assert (method.name, method.estimator, method.then) == (name, METHODS[name], None)
+    assert (method.name, method.phases) == (name, (METHODS[name],))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -73,7 +72,9 @@ def test_kl_of_correlated_gaussians_is_that_of_torch():
     assert (got > 0).all()
 
 
-def test_name_in_progress_and_report():
-    counts = [0.0, _num_samples(CovarianceMatching()), _num_samples(CovarianceMatching(transform="unscented")), 15.0]
-    records = [{"iteration": index + 1, "estimator/num_samples": count} for index, count in enumerate(counts)]
-    assert _estimator_changes(records) == [(1, "MM"), (2, "CM"), (4, "MC(15)")]
+def test_name_in_the_report():
+    """Of lines with a name, and of those that an earlier version wrote with a number."""
+    names = ["cm", CovarianceMatching(transform="unscented").label]
+    records = [{"iteration": index + 1, "estimator": name} for index, name in enumerate(names)]
+    records += [{"iteration": index + 3, "estimator/num_samples": code} for index, code in enumerate((-2, 0, 15))]
+    assert _estimator_changes(records) == [(1, "cm"), (2, "cm-unscented"), (3, "cm"), (4, "mm"), (5, "mc15")]

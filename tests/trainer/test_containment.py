@@ -21,6 +21,9 @@ from trainer.tasks.locomotion import LocomotionTask
 WALKER = ("--task", "walker-parkour", "--num-envs", "6", "--num-threads", "1", "--no-tensorboard")
 SMALL = (*WALKER, "--ppo.num-steps-per-env", "6", "--model.hidden-dims", "16", "16")
 
+STEPS = 3 * 8
+"""Optimiser steps of an update by the cpu preset: epochs times minibatches."""
+
 
 def tensors(runner):
     """Every tensor that the training keeps, by its path."""
@@ -157,9 +160,9 @@ class TestRun:
         monkeypatch.setattr(p3_ppo, "clipped_surrogate", surrogate)
         steps = runner.algorithm.optimizer.state_dict()["state"][0]["step"].item()
         scalars = runner.step()
-        assert len(calls) == 20
+        assert len(calls) == STEPS
         assert scalars["loss/skipped_steps"] == 1
-        assert runner.algorithm.optimizer.state_dict()["state"][0]["step"].item() == steps + 19
+        assert runner.algorithm.optimizer.state_dict()["state"][0]["step"].item() == steps + STEPS - 1
         assert capsys.readouterr().out == "update 2: surrogate has NaN; step left out\n"
         assert math.isfinite(scalars["loss/surrogate"])
         assert_all_finite(runner)
@@ -212,7 +215,7 @@ class TestRun:
         def breaking():
             step()
             calls.append(None)
-            if len(calls) == 20:
+            if len(calls) == STEPS:
                 with torch.no_grad():
                     runner.algorithm.actor.mlp[0].bias[0] = math.inf
 
@@ -283,7 +286,7 @@ class TestRollback:
         self.breaking(runner, (3, 4))
         runner.learn(quiet=True)
         assert runner.rollbacks == 0
-        assert runner.algorithm.skipped_steps == 40
+        assert runner.algorithm.skipped_steps == 2 * STEPS
         saved = sorted(path.name for path in tmp_path.glob("model_*.pt"))
         assert saved == ["model_1.pt", "model_2.pt", "model_5.pt", "model_6.pt"]  # none of an iteration in trouble
 

@@ -48,8 +48,8 @@ def test_a_run_that_changed_gives_two_columns(diagnosed):
     assert found["seconds"]["wall"] > 0
     assert list(found["checkpoints"]) == ["run/model_2", "run/model_3"]
     before, after = found["checkpoints"].values()
-    assert before["summary"]["trained_with"] == "MM"
-    assert after["summary"]["trained_with"] == "MC(N=15)"
+    assert before["summary"]["trained_with"] == "mm"
+    assert after["summary"]["trained_with"] == "mc15"
     assert before["rollout"]["environments"] == "as in the checkpoint"
 
 
@@ -84,7 +84,7 @@ def test_figures_tables_and_report(diagnosed):
     text = (folder / "diagnose.md").read_text()
     assert "--quick: 128 states and few samples. Rough numbers, not results." in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert any(line.startswith("| trained with") and "MM" in line and "MC(N=15)" in line for line in lines)
+    assert any(line.startswith("| trained with") and "mm" in line and "mc15" in line for line in lines)
     page = (diagnosed / "report.html").read_text()
     assert '<h2 id="diagnostics">Diagnostics</h2>' in page
     assert '<a href="#diagnostics">' in page
@@ -178,7 +178,7 @@ def test_mistakes_are_one_line_that_names_the_argument(run, tmp_path, capsys):
     shutil.copy(run / "config.json", foreign)
     (foreign / "model_1.pt").write_bytes(b"not a checkpoint")
     cases = (
-        ([tmp_path / "nothing"], "CHECKPOINT: no run directory and no file"),
+        ([tmp_path / "nothing"], "CHECKPOINT: no run directory, no file and no policy"),
         ([tmp_path / "empty"], "CHECKPOINT: no config.json in"),
         ([foreign / "model_1.pt"], "not a torch file"),
         ([run, "--task", "g1-flat"], "--task: g1-flat does not fit a policy of walker-parkour"),

@@ -23,6 +23,7 @@ LATENT_KEYS = {
     "d_eff/trained",
     "d_eff/n1",
     "d_eff/n15",
+    "policy/latent_share",
     "policy/latent_action_std",
     "policy/latent_action_std_mm",
 }
@@ -74,6 +75,8 @@ def test_the_latents_share_of_the_action_of_a_linear_actor():
     exact = (actor.latent.std.square() @ weight.square().T).mean().sqrt().item()
     scalars = latent_scalars(actor, None, clip=0.2, seed=1)
     assert scalars["policy/latent_action_std_mm"] == pytest.approx(exact, rel=1e-5)  # float32
+    share = ((actor.latent.std.square() @ weight.square().T) / actor.action_std.square()).sum(-1).mean().item()
+    assert scalars["policy/latent_share"] == pytest.approx(share, rel=6 * math.sqrt(2 / 31 / ROWS))
     error = math.sqrt(2 / 31 / ROWS) / 2  # of the std; the actions of a row may all go together
     assert scalars["policy/latent_action_std"] == pytest.approx(exact, rel=6 * error)
 

@@ -66,9 +66,11 @@ def test_checkpoints_side_by_side_do_not_disturb_each_other(run, tmp_path, capsy
     table, picture = tmp_path / "table.md", tmp_path / "bars.png"
     alone = eval_numbers(tmp_path, run, *SHORT)["results"]
     both = eval_numbers(
-        tmp_path, run / "model_1.pt", run, *SHORT, "--level", "0", "2", "--markdown", table, "--plot", picture
+        tmp_path, run / "model_1.pt", run, *SHORT, "--difficulty", "0", "0.37", "--markdown", table, "--plot", picture
     )["results"]
-    assert [(row["level"], row["checkpoint"]) for row in both] == [(lv, "walker/model_1") for lv in (0, 0, 2, 2)]
+    assert [(row["difficulty"], row["checkpoint"]) for row in both] == [
+        (grade, "walker/model_1") for grade in (0, 0, 0.37, 0.37)
+    ]
     assert both[0] == both[1] == alone[0]
     assert both[2] == both[3] != both[0]
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -81,7 +83,7 @@ def test_checkpoints_side_by_side_do_not_disturb_each_other(run, tmp_path, capsy
 def rollout(run, steps=30):
     """Positions of 2 robots over some steps of the deployed policy, with noise and pushes."""
     task = LocomotionTask(TASKS["walker-parkour"])
-    env = LocomotionEnv(task, 2, seed=5, num_threads=1, level=0)
+    env = LocomotionEnv(task, 2, seed=5, num_threads=1, difficulty=0.0)
     act = acting_in(load_candidate(run), task, "mean")
     states = []
     with torch.inference_mode():
@@ -161,7 +163,7 @@ def test_files_that_are_not_checkpoints(run, tmp_path, capsys):
         (["--episodes", "0"], "--seconds and --episodes: expected positive numbers"),
         (["--json", "/nowhere/n.json"], "--json: no directory /nowhere"),
         (["--plot", "bars.bmp"], "--plot: expected a name ending in .png"),
-        (["--level", "17"], "level: expected 0 to 5, got 17"),
+        (["--difficulty", "0", "1.7"], "--difficulty: expected numbers in [0, 1], got 1.7"),
         (["--task", "g1-flat"], "does not fit g1-flat: robot: the policy is for 'walker', this is 'g1'"),
         (["--task", "g1-fla"], "did you mean 'g1-flat'"),
     ],
@@ -175,7 +177,7 @@ def test_wrong_settings_are_one_line_that_names_them(run, capsys, arguments, mes
 
 def test_missing_runs(tmp_path, capsys):
     assert cli.main(["eval", str(tmp_path / "nothing")]) == 2
-    assert "CHECKPOINT: no run directory and no file" in capsys.readouterr().err
+    assert "CHECKPOINT: no run directory, no file and no policy" in capsys.readouterr().err
     assert cli.main(["eval", str(tmp_path)]) == 2
     assert "CHECKPOINT: no config.json in" in capsys.readouterr().err
 
@@ -184,7 +186,7 @@ def test_common_random_numbers_whatever_the_policy_does():
     task = trial_task(TASKS["walker-parkour"], "gaps", 1.0, 2.0, pushes=True)
     drawn, ended = [], []
     for size in (0.0, 5.0):  # one that stands, one that falls at once
-        env = LocomotionEnv(task, 4, seed=3, num_threads=1, level=0, auto_reset=False)
+        env = LocomotionEnv(task, 4, seed=3, num_threads=1, difficulty=0.0, auto_reset=False)
         ended.append(torch.stack([env.step(torch.full((4, 6), size))[2] for _ in range(30)]).any())
         drawn.append(env.generator.get_state())
     assert ended == [False, True]
@@ -230,12 +232,24 @@ def test_energy_is_the_sum_of_absolute_powers():
     powers.append((env.state.joint_torque * env.state.joint_vel).abs().sum(-1) * 0.02)
     assert torch.allclose(episodes.energy, torch.stack(powers).sum(0))
     assert (episodes.energy > 0).all()
-    assert episodes.success.all()
+
+
+@pytest.mark.parametrize(("share", "succeeds"), [(0.4, False), (0.6, True)])
+def test_on_the_plane_a_robot_that_stands_has_not_succeeded(share, succeeds):
+    """Both outlast the time; asked for 10 m so far, they have gone a share of it along their commands."""
+    env = LocomotionEnv(
+        trial_task(TASKS["walker-parkour"], "plane", 0.0, 0.1, pushes=False), 2, seed=3, num_threads=1, auto_reset=False
+    )
+    env.episode.commanded_distance[:], env.episode.followed_distance[:] = 10.0, 10.0 * share
+    episodes = run_episodes(lambda observations: torch.zeros(2, 6), env, 0.1)
+    assert not episodes.fell.any()
+    assert episodes.success.tolist() == [succeeds] * 2
+    assert episodes.followed_share.tolist() == pytest.approx([share] * 2, abs=0.02)
 
 
 def test_who_arrives_has_succeeded_and_who_stands_has_not():
     task = trial_task(TASKS["walker-parkour"], "gaps", 0.0, 1.0, pushes=False)
-    env = LocomotionEnv(task, 2, seed=3, num_threads=1, level=0, auto_reset=False)
+    env = LocomotionEnv(task, 2, seed=3, num_threads=1, difficulty=0.0, auto_reset=False)
     env.episode.spawn[0, 0] -= 100.0  # as if it had come from far away
     episodes = run_episodes(lambda observations: torch.zeros(2, 6), env, 0.2)
     assert episodes.arrived.tolist() == episodes.success.tolist() == [True, False]
@@ -251,21 +265,36 @@ def test_arriving_is_credited_with_the_rest_of_the_time():
         reward=torch.tensor([4.0, 4.0]),
         distance=torch.tensor([7.5, 3.0]),
         energy=torch.ones(2),
+        torque=torch.tensor([10.0, 12.0]),
+        foot_force=torch.tensor([300.0, 400.0]),
         fell=torch.tensor([False, True]),
         arrived=arrived,
         success=arrived,
+        followed=torch.tensor([8.0, 3.0]),
+        commanded=torch.tensor([8.0, 4.0]),
         seconds=20.0,
     )
     assert episodes.lifetime.tolist() == [20.0, 8.0]
     assert episodes.total_reward.tolist() == [10.0, 4.0]
+    assert episodes.followed_share.tolist() == [1.0, 0.75]
     found = numbers(Row("run/model_1", "p3", "mean", 0, 1.0, {"stairs": episodes}))
     assert found["terrains"]["stairs"]["success"]["successes_of_trials"] == 1
     assert found["energy_per_metre"] == pytest.approx(2 / 10.5)
-    assert "1 (50%, 9% to 91%)" in markdown([Row("run/model_1", "p3", "mean", 0, 1.0, {"stairs": episodes})])
+    assert (found["torque"]["value"], found["foot_force"]["value"], found["engine"]) == (11.0, 350.0, "mujoco")
+    row = Row("run/model_1", "p3", "mean", 0, 1.0, {"stairs": episodes})
+    assert "1 (50%, 9% to 91%)" in markdown([row])
+    assert "engine" not in markdown([row])
+    both = markdown([row, dataclasses.replace(row, engine="mjlab")]).splitlines()
+    assert both[0].startswith("| checkpoint | method | engine | z |")
+    assert [line.split(" | ")[2] for line in both[2:]] == ["mujoco", "mjlab"]
+    assert (row.name, dataclasses.replace(row, engine="mjlab").name) == (
+        "run/model_1, z mean",
+        "run/model_1, z mean, mjlab",
+    )
 
 
 def test_evaluate_keeps_its_signature_for_an_environment_that_resets():
-    env = LocomotionEnv(LocomotionTask(TASKS["walker-parkour"]), 4, seed=3, num_threads=1, level=0)
+    env = LocomotionEnv(LocomotionTask(TASKS["walker-parkour"]), 4, seed=3, num_threads=1, difficulty=0.0)
     result = evaluate(lambda observations: torch.full((4, 6), 5.0), env, 2.0)
     assert result.episodes == 4
     assert result.survival == 0.0

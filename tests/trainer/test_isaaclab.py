@@ -14,12 +14,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from trainer.engines.physx.packages import isaaclab_folder, isaaclab_paths
+
 ROOT = Path(__file__).parents[2]
 CHECKS = Path(__file__).with_name("isaaclab_checks")
-SOURCES = Path(os.environ.get("P3_ISAACLAB_SOURCES", Path(sys.prefix) / "isaaclab"))
-PACKAGES = ("isaaclab", "isaaclab_assets", "isaaclab_contrib", "isaaclab_rl", "isaaclab_tasks")
-# Before the folder they were installed in: there `isaaclab` is only what starts Isaac Sim.
-PATHS = [*(SOURCES / "isaaclab" / "source" / package for package in PACKAGES), ROOT, SOURCES]
+SOURCES = isaaclab_folder()
+PATHS = [*isaaclab_paths()[:-1], ROOT, SOURCES]
 
 needs_sources = pytest.mark.skipif(
     not PATHS[0].is_dir(), reason=f"no sources of Isaac Lab in {SOURCES}: `make isaaclab` (Python 3.11, a network)"

@@ -33,6 +33,16 @@ def test_a_clipped_ratio_beyond_float32_has_no_gradient():
     torch.testing.assert_close(log_ratio.grad, torch.tensor([0.0, -0.5]), **TOLERANCE)
 
 
+def test_dual_clip_bounds_the_loss_of_a_row():
+    """c = 3: of A = -2 the rows of ratio 5 and 1e30 lose 6 each, without gradient; those of A = 2 are as ever."""
+    log_ratio = torch.tensor([5.0, 1e30, 2.0, 5.0]).log().requires_grad_()
+    advantage = torch.tensor([-2.0, -2.0, -2.0, 2.0])
+    loss = clipped_surrogate(log_ratio, advantage, 0.2, dual_clip=3.0)
+    torch.testing.assert_close(loss, torch.tensor((6.0 + 6.0 + 4.0 - 2.4) / 4), **TOLERANCE)
+    loss.backward()
+    torch.testing.assert_close(log_ratio.grad, torch.tensor([0.0, 0.0, 1.0, 0.0]), **TOLERANCE)
+
+
 def test_surrogate_of_unchanged_weights_is_the_mean_advantage():
     advantage = torch.tensor([1.0, -2.0, 4.0])
     torch.testing.assert_close(clipped_surrogate(torch.zeros(3), advantage, 0.2), torch.tensor(-1.0))

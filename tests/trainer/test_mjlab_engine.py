@@ -14,6 +14,7 @@ import mujoco
 import pytest
 import torch
 
+from trainer.config import load_config
 from trainer.engines.mjlab.env import MjlabEnv
 from trainer.engines.mjlab.env_cfg import GROUPS
 from trainer.engines.mjlab.runner import P3Runner
@@ -125,7 +126,7 @@ def test_terms_agree_on_random_states(request, name):
     pair = request.getfixturevalue(name)
     native, mjlab = pair.native.running, pair.mjlab.running
     generator = torch.Generator().manual_seed(0)
-    worst, forces, ended, contacts = {}, [], 0, 0
+    worst, forces, ended, contacts, crossed = {}, [], 0, 0, 0
 
     def note(what, ours, theirs):
         worst[what] = max(worst.get(what, 0.0), errors(ours, theirs))
@@ -142,11 +143,14 @@ def test_terms_agree_on_random_states(request, name):
         rewards, dones, observations = mjlab_outcome(pair, qpos, qvel)
 
         for field in dataclasses.fields(state):
-            if field.name != "foot_force":
+            if field.name not in ("foot_force", "scan"):
                 note(f"state {field.name}", getattr(mjlab.state, field.name), getattr(state, field.name))
-        difference = (mjlab.state.foot_force - state.foot_force).abs() / (1 + state.foot_force)
+        difference = (mjlab.state.foot_force - state.foot_force).norm(dim=-1) / (1 + state.foot_force.norm(dim=-1))
         forces.append(difference[only_feet & state.foot_contact.any(-1)])
-        state = dataclasses.replace(state, foot_force=mjlab.state.foot_force)
+        # Tens of metres from the origin a position is rounded to some 1e-5: a scan point on the border of two cells of
+        # the height map may be in either.
+        crossed += int(((mjlab.state.scan - state.scan).abs() > WITHIN).sum())
+        state = dataclasses.replace(state, foot_force=mjlab.state.foot_force, scan=mjlab.state.scan)
         outcome = native.after_physics(state, torch.zeros(pair.native.num_envs, dtype=torch.bool))
         for row, term in enumerate(pair.task.config.rewards):
             note(f"reward {term}", rewards[term], outcome.terms[row])
@@ -160,10 +164,11 @@ def test_terms_agree_on_random_states(request, name):
     assert {what: error for what, error in worst.items() if error >= WITHIN} == {}
     force = torch.cat(forces)
     assert len(force) > 20
-    assert force.max() < 5e-3
+    assert force.max() < 2e-2  # friction included, of which a solver that stops earlier says least
     assert force.median() < 1e-5
     assert ended > 10
     assert contacts > 50
+    assert crossed < 1e-4 * 25 * state.scan.numel()
     assert len(worst) == 13 + len(pair.task.config.rewards) + len(GROUPS) + 3
 
 
@@ -232,27 +237,33 @@ def test_levels_follow_the_task_and_survive_a_checkpoint_of_mjlabs_runner(parkou
 
     env, curriculum = parkour.mjlab, parkour.mjlab.curriculum
     env.simulation.reset()
-    curriculum.level[:] = 2
+    curriculum.position[:] = 2
     env.episode.spawn[0, 0] -= 100.0  # as if it had come from far away
     env.episode.commanded_distance[:] = 0.0
     env.simulation.sim.data.qpos[1, 3:7] = torch.tensor([0.5, 0.866, 0.0, 0.0])
     _, _, done, extras = env.step(torch.zeros(40, 29))
     assert (done[0], done[1], done[2]) == (True, True, False)
     assert (extras["time_outs"][0], extras["time_outs"][1]) == (True, False)
-    assert curriculum.level[:3].tolist() == [3, 1, 2]
-    assert (env.running.tile_of[:2] // 2 % 6).tolist() == [3, 1]
+    assert curriculum.position[:3].tolist() == [3, 1, 2]
+    assert (env.running.tile_of[:2] % 11).tolist() == [3, 1]
 
     settings = dataclasses.asdict(load_rl_cfg("P3-Parkour-Unitree-G1"))
     settings |= {"num_steps_per_env": 1, "upload_model": False}
     wrapped = RslRlVecEnvWrapper(env.simulation)
+    assert settings["algorithm"]["mirror_share"] == 0.0
+    settings["algorithm"]["mirror_share"] = 1.0
     runner = P3Runner(wrapped, settings, str(tmp_path))
     runner.learn(1)
-    levels, path = curriculum.level.clone(), tmp_path / "model_0.pt"
+    frames = runner.alg.actor.proprio_normalizer
+    assert frames.count == 2 * 40  # the robots, and their images
+    torch.testing.assert_close(env.symmetry.group("proprio", frames.mean), frames.mean, rtol=1e-4, atol=1e-5)
+    assert load_config(tmp_path / "config.json").ppo.mirror_share == 1.0
+    levels, path = curriculum.position.clone(), tmp_path / "model_0.pt"
     assert path.exists()
-    curriculum.level[:] = 5
+    curriculum.position[:] = 5
     again = P3Runner(wrapped, settings, None)
     again.load(str(path))
-    assert torch.equal(curriculum.level, levels)
+    assert torch.equal(curriculum.position, levels)
     assert again.current_learning_iteration == again.alg.iteration == 1
     for ours, theirs in zip(again.alg.actor.parameters(), runner.alg.actor.parameters(), strict=True):
         assert torch.equal(ours, theirs)

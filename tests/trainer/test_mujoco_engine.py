@@ -76,7 +76,9 @@ def test_feet_bear_the_robots_weight():
     _, stance = start(engine)
     for _ in range(15):
         state, _ = engine.step(stance)
-    assert state.foot_force.sum().item() == pytest.approx(33.34 * 9.81, rel=0.25)
+    assert state.foot_force[..., 2].sum().item() == pytest.approx(33.34 * 9.81, rel=0.25)
+    assert (state.foot_force[..., :2].norm(dim=-1) < 0.2 * state.foot_force[..., 2]).all()
+    assert state.sole_drop.abs().max() < 0.01  # both soles are flat on the ground
     assert not state.body_contact.any()
 
 
@@ -102,7 +104,7 @@ def test_the_robot_can_stand_where_it_spawns(name, difficulty):
         state, broken = engine.step(stance)
     assert not broken.any()
     assert not state.body_contact.any()
-    assert (state.foot_force > 20).all()
+    assert (state.foot_force[..., 2] > 20).all()
     assert state.root_pos[0, 2].item() - terrain.spawn[2] == pytest.approx(G1.standing_height, abs=0.08)
     assert torch.allclose(state.foot_ground, torch.full((1, 2), terrain.spawn[2]), atol=1e-4)
 
@@ -166,8 +168,10 @@ def test_unequal_sizes_are_refused(monkeypatch):
     tiles = [make_terrain(name, 0.5, np.random.default_rng(0)) for name in ("stairs", "gaps")]
     original = engine_module.build_model
     monkeypatch.setattr(engine_module, "build_model", lambda robot, tile, *_: original(robot, tile))
+    engine, zero = MujocoEngine(G1, tiles, 1), torch.zeros(1, dtype=torch.int64)
+    stance, dynamics = torch.tensor([G1.default_pos]), torch.tensor([[0.8, 0.0, 0.0, 0.0, 0.0]])
     with pytest.raises(RuntimeError, match="tile gaps: model sizes differ"):
-        MujocoEngine(G1, tiles, 1)
+        engine.reset(zero, zero + 1, torch.tensor([[0.0, 0.0, 0.8]]), torch.zeros(1), stance, dynamics)
 
 
 def test_randomised_dynamics_are_the_models():

@@ -94,15 +94,17 @@ class TestReturns:
         assert all(torch.equal(reward, torch.tensor([1.0, 2.0])) for reward in rewards)  # not written into
 
     def test_next_proprioception(self):
-        """Of the state the step ended in, not of the reset's; valid unless the episode ended."""
+        """Of the state the step ended in, not of the reset's; also where the episode ended, unless the robot broke."""
         algorithm = construct("mm", TurningEnv(3), steps=1)
         obs, following, final = (observations(3) for _ in range(3))
         algorithm.act(obs)
-        done = torch.tensor([False, True, False])
-        algorithm.process_env_step(following, torch.zeros(3), done, {"final_observations": final})
+        done, broken = torch.tensor([False, True, True]), torch.tensor([False, False, True])
+        extras = {"final_observations": final, "broken": broken}
+        algorithm.process_env_step(following, torch.zeros(3), done, extras)
         stored = algorithm.storage.observations[0]
         assert torch.equal(stored["next_proprio"], final["proprio"])
-        assert stored["next_valid"].squeeze(-1).tolist() == [1.0, 0.0, 1.0]
+        assert stored["next_valid"].squeeze(-1).tolist() == [1.0, 1.0, 0.0]
+        assert algorithm._rollout()["continues"].tolist() == [1.0, 0.0, 0.0]
         assert torch.equal(stored["proprio"], obs["proprio"])
         assert "next_proprio" not in obs.keys()  # noqa: SIM118  a TensorDict iterates over rows
 
@@ -117,8 +119,8 @@ class TestReturns:
 
 
 @pytest.mark.parametrize("with_final", [True, False])
-def test_next_proprioception_is_masked_where_an_episode_ended(with_final):
-    """Two worlds that differ only in the proprioception after the end of an episode train alike."""
+def test_next_proprioception_where_an_episode_ended(with_final):
+    """Two worlds that differ only in the proprioception after the end of an episode train alike without final ones."""
     losses, after = [], []
     for beyond in (0.0, 1000.0):
         torch.manual_seed(0)
@@ -131,15 +133,16 @@ def test_next_proprioception_is_masked_where_an_episode_ended(with_final):
                 final = following.clone()
                 final["proprio"][done] += beyond
                 extras = {"final_observations": final} if with_final else {}
-                algorithm.process_env_step(final, reward, done, extras)
+                algorithm.process_env_step(following if with_final else final, reward, done, extras)
                 obs = following
             algorithm.compute_returns(obs)
         assert algorithm.storage.dones.any()
         losses.append(algorithm.update())
         after.append(weights(algorithm))
     assert losses[0]["proprio"] > 0
-    assert losses[0] == losses[1]
-    assert same(*after)
+    assert same(*after) is not with_final
+    assert (losses[0] == losses[1]) is not with_final
+    assert (losses[1]["proprio"] > 10 * losses[0]["proprio"]) is with_final
 
 
 @pytest.mark.parametrize("method", ["mm", "mc(2)"])
@@ -204,23 +207,27 @@ class TestMomentMatchingRatio:
         assert losses["skipped_steps"] == 0
 
 
-@pytest.mark.parametrize("method", ["mm", "z-mean", "cm", "mc(3)"])
+@pytest.mark.parametrize("method", ["mm", "z-mean", "cm", "mc(3)", "mc3-common", "shared"])
 def test_likelihood_entropy_and_kl_are_the_policys(method):
     """With weights moved away from those that acted, so that the KL is not 0."""
     algorithm, _ = trained(method)
     stored = next(algorithm._minibatches(algorithm._rollout()))
     for parameter in algorithm.actor.mlp.parameters():
         parameter.data += 0.02 * torch.randn_like(parameter)
-    policy, _ = algorithm.actor.policy(stored["observations"])
-    log_prob, entropy, kl = algorithm._judged(policy, stored)
-    if method == "mc(3)":
+    policy = algorithm.actor.recall(*algorithm.actor.encode(stored["observations"]), stored, algorithm._seed)
+    log_prob, marginal, kls = policy.judge(stored["actions"], stored)
+    entropy, kl = algorithm._entropy(marginal), kls.mean()
+    torch.testing.assert_close(log_prob, policy.log_prob(stored["actions"]))
+    if method.startswith("mc"):
         expected = (stored["log_prob"] - log_prob).mean()
     else:
-        torch.testing.assert_close(log_prob, policy.log_prob(stored["actions"]))
         expected = gaussian_kl(stored["mean"], stored["scale"], *policy.params).mean()
         assert expected > 1e-3
-    torch.testing.assert_close(entropy, policy.entropy().mean())
+    std = algorithm.actor.action_std
+    torch.testing.assert_close(entropy, Independent(Normal(torch.zeros_like(std), std), 1).entropy())
     torch.testing.assert_close(kl, expected)
+    algorithm.entropy = "marginal"
+    torch.testing.assert_close(algorithm._entropy(marginal), policy.entropy().mean())
 
 
 def log_ratios(method: str, rows: int = 2048) -> Tensor:
@@ -233,6 +240,42 @@ def log_ratios(method: str, rows: int = 2048) -> Tensor:
     with torch.no_grad():
         policy, _ = algorithm.actor.policy(data["observations"])
         return policy.log_prob(data["actions"]) - data["log_prob"]
+
+
+@pytest.mark.parametrize("method", ["shared", "mc1-common", "mc5-common", "mc4-sobol-common"])
+def test_ratio_of_kept_noise_is_one_in_shuffled_minibatches(method):
+    """Also after updates, whose statistics and weights have moved; two epochs, each with its own order."""
+    algorithm, _ = trained(method)
+    data = algorithm._rollout()
+    for batch in (*algorithm._minibatches(data), *algorithm._minibatches(data)):
+        policy = algorithm.actor.recall(*algorithm.actor.encode(batch["observations"]), batch, algorithm._seed)
+        log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
+        assert log_ratio.abs().max() <= 1e-5
+    assert data["log_prob"].std() > 0
+
+
+@pytest.mark.parametrize("method", ["shared", "mc5-common"])
+def test_update_of_kept_noise_with_learning_rate_zero(method):
+    algorithm, _ = trained(method, schedule="fixed", learning_rate=0.0)
+    losses = algorithm.update()
+    assert losses["clip_fraction"] == 0.0
+    assert abs(losses["kl"]) < 1e-6
+    assert abs(losses["surrogate"]) < 1e-4
+
+
+def test_the_decoder_sees_the_shared_noise():
+    algorithm, _ = trained("shared", schedule="fixed", learning_rate=0.0)
+    actor, latents = algorithm.actor, []
+    noise = algorithm.storage.distribution_params[2].flatten(0, 1).clone()
+    with torch.no_grad():
+        _, latent = actor.encode(algorithm.storage.observations.flatten(0, 1))
+    actor.decoder.register_forward_pre_hook(lambda _, given: latents.append(given[0].detach()))
+    algorithm.update()
+    seen = torch.cat(latents)
+    expected = latent.mean + latent.std * noise
+    assert len(seen) == 2 * len(expected)  # two epochs
+    distances = (seen[:, None] - expected).abs().amax(-1).amin(1)
+    assert distances.max() < 1e-4
 
 
 class TestMonteCarloRatio:
@@ -279,13 +322,13 @@ class TestMonteCarloRatio:
         assert not seen[0].requires_grad
 
 
-@pytest.mark.parametrize("method", ["mm", "vae", "mc(4)"])
+@pytest.mark.parametrize("method", ["mm", "vae", "mc(4)", "mc4-common", "shared", "vae-stored"])
 def test_the_surrogate_trains_the_encoder(method):
     """Means, log-variances and velocity of the history, means and log-variances of the scan; and all below them."""
     algorithm, _ = trained(method)
     actor, batch = algorithm.actor, next(algorithm._minibatches(algorithm._rollout()))
     algorithm.optimizer.zero_grad()
-    policy, _ = actor.policy(batch["observations"])
+    policy = actor.recall(*actor.encode(batch["observations"]), batch, algorithm._seed)
     log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
     clipped_surrogate(log_ratio, batch["advantages"], 0.2).backward()
     for gradient, rows in (
@@ -301,15 +344,14 @@ def test_the_surrogate_trains_the_encoder(method):
 
 def test_with_one_sample_the_decoder_sees_the_policys_latent():
     algorithm, _ = trained("vae", schedule="fixed", learning_rate=0.0)
-    actor, make_policy = algorithm.actor, algorithm.actor.policy
+    actor, make_policy = algorithm.actor, algorithm.actor.recall
     policies, latents, actions = [], [], []
 
-    def spy(obs: Any) -> Any:
-        policy, latent = make_policy(obs)
-        policies.append(policy)
-        return policy, latent
+    def spy(*encoded: Any) -> Any:
+        policies.append(make_policy(*encoded))
+        return policies[-1]
 
-    actor.policy = spy
+    actor.recall = spy
     actor.decoder.register_forward_pre_hook(lambda _, given: latents.append(given[0]))
     actor.decoder.register_forward_pre_hook(lambda _, given: actions.append(given[2]))
     algorithm.update()

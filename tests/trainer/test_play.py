@@ -125,12 +125,15 @@ def test_wrong_arguments_are_one_line(arguments, message, run, capsys, monkeypat
     assert len(said.splitlines()) == 1
 
 
-def test_wrong_runs_levels_and_terrains_are_one_line(run, capsys):
+def test_wrong_runs_difficulties_and_terrains_are_one_line(run, capsys):
     for arguments, message in (
-        ([run.parent / "nothing"], "CHECKPOINT: no run directory and no file"),
+        ([run.parent / "nothing"], "CHECKPOINT: no run directory, no file and no policy"),
         ([run / "model_7.pt"], "model_7.pt"),
-        ([run, "--level", 99], "level: expected 0 to 5, got 99"),
-        ([run, "--terrain", "ice"], "terrain: expected one of stairs, gaps, single_row_stones, got 'ice'"),
+        ([run / "model_1.pt", "--difficulty", 99], "--difficulty: expected numbers in [0, 1], got 99"),
+        (
+            [run / "model_1.pt", "--terrain", "ice"],
+            "terrain: expected one of stairs, gaps, single_row_stones, flat, got 'ice'",
+        ),
     ):
         assert main([*map(str, arguments), "--viewer", "browser", "--seconds", "0.1"]) == 2
         said = capsys.readouterr().err

@@ -16,7 +16,7 @@ from trainer.progress import AVERAGED, DETAILS_EVERY_SECONDS, PERMANENT_EVERY, P
 SCALARS = {
     "episode/reward": 12.3412,
     "episode/length": 431.2,
-    "curriculum/level": 1.21,
+    "curriculum/difficulty": 0.21,
     "policy/action_std": 0.519,
     "loss/kl": 0.0179,
     "loss/learning_rate": 0.00034,
@@ -111,12 +111,12 @@ def test_the_line_has_everything(clock):
     clock.now += 0.5
     progress.update(120, SCALARS)
     assert words(stream.getvalue()) == (
-        "iteration 120/1500 reward 12.34 length 431 level 1.2 std 0.52 kl 0.018"
+        "iteration 120/1500 reward 12.34 length 431 difficulty 0.21 std 0.52 kl 0.018"
         " lr 3.4e-04 clip 12.3% steps/s 3120 eta 0:11:30"
     )
 
 
-def test_what_is_missing_is_a_dash_and_the_level_is_left_out(clock):
+def test_what_is_missing_is_a_dash_and_the_difficulty_is_left_out(clock):
     stream = io.StringIO()
     Progress(9, stream=stream, clock=clock).update(9, {"loss/kl": float("nan")})
     assert words(stream.getvalue()) == (
@@ -127,14 +127,14 @@ def test_what_is_missing_is_a_dash_and_the_level_is_left_out(clock):
 def test_columns_are_below_each_other(clock):
     stream = io.StringIO()
     progress = Progress(1500, stream=stream, every_seconds=0, clock=clock)
-    others = {"episode/reward": -3.0, "episode/length": 1000, "curriculum/level": 10.0, "loss/kl": 11.5}
+    others = {"episode/reward": -3.0, "episode/length": 1000, "curriculum/difficulty": 1.0, "loss/kl": 11.5}
     others |= {"loss/learning_rate": 1e-5, "loss/clip_fraction": 0.0}
-    for iteration, scalars in ((1, {"curriculum/level": 0.0}), (20, SCALARS), (1500, others)):
+    for iteration, scalars in ((1, {"curriculum/difficulty": 0.0}), (20, SCALARS), (1500, others)):
         clock.now += 1
         progress.update(iteration, scalars)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3
-    for label in ("reward", "length", "level", "std", "kl", "lr", "clip", "steps/s", "eta"):
+    for label in ("reward", "length", "difficulty", "std", "kl", "lr", "clip", "steps/s", "eta"):
         assert len({line.index(f"  {label} ") for line in lines}) == 1
 
 
@@ -214,7 +214,7 @@ def test_a_shorter_line_leaves_nothing_of_a_longer_one(terminal, clock):
     progress.update(1, SCALARS)
     longer = terminal.screen()[-1]
     progress.update(2, {})
-    assert "level" in longer
+    assert "difficulty" in longer
     assert len(terminal.screen()[-1]) < len(longer)
     assert words(terminal.screen()[-1]).startswith("iteration 2/10 reward - ")
     assert terminal.screen()[-1].endswith("eta 0:00:00")
@@ -235,8 +235,8 @@ def test_a_note_on_a_terminal_is_above_the_line_in_place(terminal, clock):
 @pytest.mark.parametrize(
     ("columns", "left"),
     [
-        (130, "reward length level std kl clip steps/s eta"),
-        (110, "reward length level std kl steps/s eta"),
+        (130, "reward length difficulty std kl clip steps/s eta"),
+        (110, "reward length difficulty kl steps/s eta"),
         (80, "reward length steps/s eta"),
         (60, "reward eta"),
     ],

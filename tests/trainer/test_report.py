@@ -84,7 +84,7 @@ def long_run(run_dir: Path) -> Path:
             {
                 "episode/reward": 20.5 - abs(iteration - 41) / 4 if iteration > 3 else math.nan,
                 "episode/length": 10.0 * iteration,
-                "curriculum/level": iteration / 16,
+                "curriculum/difficulty": iteration / 80,
                 "loss/kl": 0.01,
                 "loss/value": 1 / iteration,
                 "policy/action_std": 0.5,
@@ -113,11 +113,11 @@ def test_headline(tmp_path, without_matplotlib):
         "Last reward": "15.75",
         "Best reward": "20.5 (iteration 41)",
         "Last episode length": "600",
-        "Curriculum level": "3.75",
+        "Curriculum difficulty": "0.75",
         "Iterations": "60, the last is 60",
         "Environment steps": "1,474,560",
         "Wall time": "0:12:30",
-        "Estimator": "MM from iteration 1, MC(15) from iteration 31, MC(50) from iteration 51",
+        "Estimator": "mm from iteration 1, mc15 from iteration 31, mc50 from iteration 51",
     }
     assert {name: page.rows[name] for name in headline} == {name: [text] for name, text in headline.items()}
 
@@ -173,10 +173,10 @@ def test_health_that_nobody_recorded_is_not_told(tmp_path, without_matplotlib):
     assert "Health" not in Page(report.write_report(run(tmp_path, {"loss/kl": 1.0}))).rows
 
 
-def test_a_method_without_an_estimator_is_at_the_mean(tmp_path, without_matplotlib):
+def test_the_estimator_of_a_run_that_an_earlier_version_logged(tmp_path, without_matplotlib):
     scalars = [{"estimator/num_samples": count} for count in (-1, -1, 0, 1)]
     page = Page(report.write_report(run(tmp_path, *scalars)))
-    assert page.rows["Estimator"] == ["at the mean from iteration 1, MM from iteration 3, MC(1) from iteration 4"]
+    assert page.rows["Estimator"] == ["z-mean from iteration 1, mm from iteration 3, mc1 from iteration 4"]
 
 
 def test_every_scalar_has_a_figure_in_its_section(tmp_path):
@@ -186,7 +186,7 @@ def test_every_scalar_has_a_figure_in_its_section(tmp_path):
     assert list(page.images) == [
         "episode/reward by iteration: between 11.25 and 20.5, at last 15.75",
         "episode/length by iteration: between 10 and 600, at last 600",
-        "curriculum/level by iteration: between 0.0625 and 3.75, at last 3.75",
+        "curriculum/difficulty by iteration: between 0.0125 and 0.75, at last 0.75",
         "loss/kl by iteration: between 0.01 and 0.01, at last 0.01",
         "loss/value by iteration: between 0.01667 and 1, at last 0.01667",
         "policy/action_std by iteration: between 0.5 and 0.5, at last 0.5",
@@ -196,9 +196,9 @@ def test_every_scalar_has_a_figure_in_its_section(tmp_path):
     ]
     for image in page.images.values():
         assert ET.fromstring(image).tag.endswith("svg")
-        assert "MC(15)" in image
-        assert "MC(50)" in image
-        assert ">MM<" not in image  # what the run began with is no change
+        assert "mc15" in image
+        assert "mc50" in image
+        assert ">mm<" not in image  # what the run began with is no change
     assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "config.json", "report.html"}
 
 
@@ -230,7 +230,7 @@ def test_an_estimator_that_changes_all_the_time_does_not_hide_the_curve(tmp_path
     assert len(axes.get_lines()) == 2
     scalars = [{"estimator/num_samples": count} for count in range(20)]
     page = Page(report.write_report(run(tmp_path, *scalars)))
-    assert page.rows["Estimator"][0].endswith("MC(11) from iteration 12, and 8 changes more")
+    assert page.rows["Estimator"][0].endswith("mc11 from iteration 12, and 8 changes more")
 
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_spikes():
@@ -249,7 +249,7 @@ def test_one_iteration(tmp_path):
     page = Page(report.write_report(run(tmp_path, {"episode/reward": 2.5, "loss/kl": 0.0})))
     assert page.rows["Iterations"] == ["1, the last is 1"]
     assert page.rows["Best reward"] == ["2.5 (iteration 1)"]
-    assert "Curriculum level" not in page.rows
+    assert "Curriculum difficulty" not in page.rows
     assert len(page.images) == 2
 
 

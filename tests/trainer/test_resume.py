@@ -41,17 +41,32 @@ def test_ten_iterations_equal_five_and_five(tmp_path, method):
     assert len(logged(tmp_path / "part")) == 10
 
 
+@pytest.mark.parametrize("then", ["mc2", "mc2-common", "shared", "vae-stored"])
 @pytest.mark.parametrize("saved_at", [2, 3, 4])
-def test_across_the_change_of_the_estimator(tmp_path, saved_at):
-    """Saved before, at and after the switch of P3 from moment matching to Monte Carlo."""
+def test_across_the_change_of_the_estimator(tmp_path, saved_at, then):
+    """Saved before, at and after the switch from moment matching to what samples, in each of its ways."""
     for name, stops in (("whole", (6,)), ("part", (saved_at, 6))):
         for stop in stops:
-            runner = small(tmp_path / name, "p3(2)", stop, switch_at=3)
+            runner = small(tmp_path / name, f"mm+{then}", stop, switch_at=3)
             if latest_checkpoint(tmp_path / name) is not None:
                 runner.restore()
             runner.learn(quiet=True)
     assert_same(*(load_checkpoint(tmp_path / name / "model_6.pt") for name in ("whole", "part")))
-    assert [row["estimator/num_samples"] for row in logged(tmp_path / "part")] == [0, 0, 0, 2, 2, 2]
+    assert [row["estimator"] for row in logged(tmp_path / "part")] == ["mm"] * 3 + [then] * 3
+
+
+def test_across_several_changes(tmp_path):
+    """Each phase begins at its own iteration, and a run that was saved between them goes on in the right one."""
+    for name, stops in (("whole", (7,)), ("part", (3, 5, 7))):
+        for stop in stops:
+            runner = small(tmp_path / name, "z-mean+mm+shared", stop, switch_at=(2, 5))
+            if latest_checkpoint(tmp_path / name) is not None:
+                runner.restore()
+            runner.learn(quiet=True)
+    assert_same(*(load_checkpoint(tmp_path / name / "model_7.pt") for name in ("whole", "part")))
+    phases = [row["estimator"] for row in logged(tmp_path / "part")]
+    assert phases == ["z-mean"] * 2 + ["mm"] * 3 + ["shared"] * 2
+    assert runner.algorithm.estimators.changed_at == [2, 5]
 
 
 def test_across_a_plateau(tmp_path):
@@ -60,13 +75,13 @@ def test_across_a_plateau(tmp_path):
     for name, stops in (("whole", (8,)), ("part", (3, 8))):
         for stop in stops:
             runner = small(tmp_path / name, "p3(2)", stop, **plateau)
-            runner.algorithm.estimators.plateau.min_level = 0.0
+            runner.algorithm.estimators.plateau.min_difficulty = 0.0
             runner.algorithm.estimators.plateau.tolerance = 10.0  # any four iterations are a plateau
             if latest_checkpoint(tmp_path / name) is not None:
                 runner.restore()
             runner.learn(quiet=True)
-    samples = [row["estimator/num_samples"] for row in logged(tmp_path / "part")]
-    assert samples == [row["estimator/num_samples"] for row in logged(tmp_path / "whole")] == [0] * 4 + [2] * 4
+    phases = [row["estimator"] for row in logged(tmp_path / "part")]
+    assert phases == [row["estimator"] for row in logged(tmp_path / "whole")] == ["mm"] * 4 + ["mc2"] * 4
     assert_same(*(load_checkpoint(tmp_path / name / "model_8.pt") for name in ("whole", "part")))
 
 

@@ -69,7 +69,7 @@ def test_the_torch_rollout_step_by_step(request, robot, terrain):
     candidate = load_candidate(run_dir)
     # As run-onnx simulates: no noise, no pushes, the middle friction.
     task = trial_task(TASKS[candidate.config.task], terrain, 0.0, 10.0, pushes=False)
-    env = LocomotionEnv(task, 1, seed=2, num_threads=1, level=None if terrain == "plane" else 0, auto_reset=False)
+    env = LocomotionEnv(task, 1, seed=2, num_threads=1, difficulty=None if terrain == "plane" else 0, auto_reset=False)
     torch_act = acting_in(candidate, task, "mean")
     policy, simulation = load(RunConfig(run_dir / "policy.onnx", terrain=terrain, difficulty=0.0))
     simulation.data.qpos[:] = env.engine.qpos_of(0)
@@ -109,7 +109,7 @@ def test_the_same_targets_give_the_same_physics(walker):
 
 def test_the_scan_is_the_engines(walker):
     task = trial_task(TASKS["walker-parkour"], "stairs", 0.0, 10.0, pushes=False)
-    env = LocomotionEnv(task, 1, seed=2, num_threads=1, level=0, auto_reset=False)
+    env = LocomotionEnv(task, 1, seed=2, num_threads=1, difficulty=0.0, auto_reset=False)
     policy, simulation = load(RunConfig(walker / "policy.onnx", terrain="stairs"))
     for x in np.linspace(-4.0, 4.0, 17):
         env.engine._state[0, 1] = simulation.data.qpos[0] = x

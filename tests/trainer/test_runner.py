@@ -16,7 +16,7 @@ from trainer import cli
 from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, rsl_rl_config, save_config
 from trainer.env import LocomotionEnv
-from trainer.evaluate import terrain_level
+from trainer.evaluate import terrain_difficulty
 from trainer.metrics import read_metrics
 from trainer.run_dir import locked
 from trainer.tasks import make_task
@@ -37,7 +37,7 @@ def test_training_from_the_command_line(tmp_path, capsys):
     output = capsys.readouterr()
     assert f"report: {run / 'report.html'}" in output.out
     assert "iteration 3/3" in output.err
-    assert "from moment matching to Monte Carlo" in output.err
+    assert "iteration 2: from mm to mc15" in output.err
     assert sorted(path.name for path in run.iterdir()) == [
         "config.json",
         "metrics.jsonl",
@@ -47,8 +47,8 @@ def test_training_from_the_command_line(tmp_path, capsys):
     ]
     rows = read_metrics(run)
     assert [row["iteration"] for row in rows] == [1, 2, 3]
-    assert [row["estimator/num_samples"] for row in rows] == [0, 0, 15]
-    for name in ("loss/kl", "loss/surrogate", "loss/proprio", "curriculum/level", "speed/steps_per_second"):
+    assert [row["estimator"] for row in rows] == ["mm", "mm", "mc15"]
+    for name in ("loss/kl", "loss/surrogate", "loss/proprio", "curriculum/difficulty", "speed/steps_per_second"):
         assert all(math.isfinite(row[name]) for row in rows), name
     assert json.loads((run / "config.json").read_text())["ppo"]["entropy_coef"] == 0.001
 
@@ -149,10 +149,15 @@ def test_time_limit_stops_with_everything_saved(tmp_path):
     ("arguments", "message"),
     [
         (["--task", "g1-flatt"], "--task: no task 'g1-flatt'"),
-        (["--method", "mcmc"], "method: expected p3, p3(N), mc, mc(N), mm, cm, "),
+        (["--method", "mcmc"], "method: expected p3, p3(N), vae, "),
         (["--num-envs", "0"], "--num-envs: expected at least 1, got 0"),
         (["--iterations", "0"], "--iterations: expected at least 1, got 0"),
         (["--switch-at", "-1"], "--switch-at: expected an iteration >= 0, got -1"),
+        (["--switch-at", "1", "2"], "--switch-at: expected 1 iterations, one a change of mm+mc15, got 2"),
+        (["--method", "mm+cm+shared", "--switch-at", "3", "3"], "--switch-at: expected rising iterations, got 3 3"),
+        (["--method", "mm+mm"], "method: expected a phase after mm that differs from it, got 'mm+mm'"),
+        (["--method", "mm+"], "method: expected p3, p3(N), "),
+        (["--method", "ae+mc15"], "method: expected p3, p3(N), "),
         (["--switch-at", "1", "--switch-on-plateau"], "exclude each other"),
         (["--ppo.gamma", "1.5"], "--ppo.gamma: expected 0.0 to 1.0, got 1.5"),
         (["--ppo.num-mini-batches", "1000"], "--ppo.num-mini-batches: 1000 is more than the rollout's 64 samples"),
@@ -183,17 +188,19 @@ def test_report_of_a_run(tmp_path):
     assert (run / "report.html").exists()
 
 
-def test_levels_are_for_tasks_with_terrains():
-    assert terrain_level(make_task("walker-parkour"), None) == 0
-    assert terrain_level(make_task("walker-parkour"), 3) == 3
-    assert terrain_level(make_task("g1-flat"), None) is None
-    with pytest.raises(ValueError, match="--level: g1-flat has no terrain levels"):
-        terrain_level(make_task("g1-flat"), 0)
+def test_difficulties_are_for_tasks_with_terrains():
+    assert terrain_difficulty(make_task("walker-parkour"), None) == 0
+    assert terrain_difficulty(make_task("walker-parkour"), 0.3) == 0.3
+    assert terrain_difficulty(make_task("g1-flat"), None) is None
+    with pytest.raises(ValueError, match="--difficulty: g1-flat has no terrains"):
+        terrain_difficulty(make_task("g1-flat"), 0)
+    with pytest.raises(ValueError, match=r"--difficulty: expected numbers in \[0, 1\], got 3"):
+        terrain_difficulty(make_task("walker-parkour"), 3)
 
 
 def test_config_round_trip_and_presets(tmp_path):
     config = resolve(TrainConfig(task="g1-parkour", preset="paper"))
-    assert (config.num_envs, config.iterations, config.switch_at) == (4096, 8000, 7000)
+    assert (config.num_envs, config.iterations, config.switch_at) == (4096, 8000, (7000,))
     assert (config.ppo.entropy_coef, config.model.hidden_dims) == (0.01, (512, 256, 128))
     save_config(config, tmp_path / "config.json")
     assert load_config(tmp_path / "config.json") == config
@@ -205,6 +212,19 @@ def test_config_round_trip_and_presets(tmp_path):
     assert unresolved == TrainConfig()  # the caller's is left alone
     plateau = resolve(dataclasses.replace(TrainConfig(), switch_on_plateau=True))
     assert plateau.switch_at is None
+    assert resolve(TrainConfig(method="mm")).switch_at is None
+    assert resolve(TrainConfig(method="mm+cm+mc5", iterations=100)).switch_at == (42, 85)
+
+
+def test_settings_of_one_change_alone(tmp_path):
+    """An earlier version had one iteration, and none of the newer settings."""
+    path = tmp_path / "config.json"
+    save_config(resolve(TrainConfig(method="p3", switch_at=(7,))), path)
+    values = json.loads(path.read_text())
+    values["switch_at"] = 7
+    del values["ppo"]["dual_clip"], values["ppo"]["entropy"], values["model"]["latent_noise_coef"]
+    path.write_text(json.dumps(values))
+    assert load_config(path).switch_at == (7,)
 
 
 def test_settings_from_before_there_were_engines_mean_native_mujoco(tmp_path):

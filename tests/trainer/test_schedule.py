@@ -4,32 +4,55 @@ from __future__ import annotations
 
 import pytest
 
-from p3kernels import LatentMean, MomentMatching, MonteCarlo
+from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo, SharedNoise
+from p3kernels.estimators import StoredComponent, parse_estimator
+from p3kernels.estimators.protocol import estimator_kinds
 from trainer.algorithms.methods import METHODS, parse_method
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 
 
 @pytest.mark.parametrize(
-    ("text", "estimator", "then"),
+    ("text", "phases"),
     [
-        ("mm", MomentMatching(), None),
-        ("mc", MonteCarlo(15), None),
-        ("mc(1)", MonteCarlo(1), None),
-        ("mc(50)", MonteCarlo(50), None),
-        ("vae", MonteCarlo(1), None),
-        ("p3", MomentMatching(), MonteCarlo(15)),
-        ("p3(4)", MomentMatching(), MonteCarlo(4)),
-        ("z-mean", LatentMean(), None),
-        ("ae", LatentMean(), None),
-        ("spr", LatentMean(), None),
-        ("simple-actor-critic", LatentMean(), None),
+        ("mm", [MomentMatching()]),
+        ("mc", [MonteCarlo(15)]),
+        ("mc(1)", [MonteCarlo(1)]),
+        ("mc50", [MonteCarlo(50)]),
+        ("mc(50)", [MonteCarlo(50)]),
+        ("mc15-sobol", [MonteCarlo(15, "sobol")]),
+        ("mc5-antithetic-common", [MonteCarlo(5, "antithetic", common=True)]),
+        ("shared", [SharedNoise()]),
+        ("vae", [MonteCarlo(1)]),
+        ("vae-stored", [StoredComponent()]),
+        ("p3", [MomentMatching(), MonteCarlo(15)]),
+        ("p3(4)", [MomentMatching(), MonteCarlo(4)]),
+        ("mm+mc15", [MomentMatching(), MonteCarlo(15)]),
+        ("mm+shared", [MomentMatching(), SharedNoise()]),
+        ("cm+mc50-common", [CovarianceMatching(), MonteCarlo(50, common=True)]),
+        ("vae+mm+cm-diagonal", [MonteCarlo(1), MomentMatching(), CovarianceMatching("diagonal")]),
+        ("z-mean", [LatentMean()]),
+        ("ae", [LatentMean()]),
+        ("spr", [LatentMean()]),
+        ("simple-actor-critic", [LatentMean()]),
     ],
 )
-def test_method(text, estimator, then):
+def test_method(text, phases):
     method = parse_method(text)
-    assert (method.estimator, method.then) == (estimator, then)
+    assert list(method.phases) == phases
+    assert (method.estimator, method.changes) == (phases[0], len(phases) - 1)
     assert parse_method(method.name) == method
-    assert text.split("(")[0] in METHODS
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_name_is_a_method(name):
+    assert parse_method(name).phases
+
+
+def test_every_estimator_is_known_by_its_label():
+    labels = ["mm", "z-mean", "shared", "vae-stored", "cm", "cm-diagonal", "cm-unscented", "mc3", "mc3-sobol-common"]
+    assert [parse_estimator(label).label for label in labels] == labels
+    for kind in estimator_kinds():
+        assert parse_estimator(kind().label) == kind()
 
 
 @pytest.mark.parametrize(
@@ -43,8 +66,16 @@ def test_method(text, estimator, then):
         "mc(-1)",
         "mc(1.5)",
         "mc(15",
-        "mc15",
         "mc (15)",
+        "mc15-common-sobol",
+        "mc15-sobol-antithetic",
+        "p3+shared",
+        "mm+",
+        "+mm",
+        "mm++cm",
+        "mm, cm",
+        "ae+mc15",
+        "shared(3)",
         " mc",
         "mc\n",
         "vae(2)",
@@ -55,7 +86,7 @@ def test_method(text, estimator, then):
 )
 def test_no_method(text):
     with pytest.raises(
-        ValueError, match=r"method: expected p3, p3\(N\), mc, mc\(N\), mm, cm, .*vae, z-mean, ae, spr, .* got "
+        ValueError, match=r"method: expected p3, p3\(N\), vae, .*ae, spr, .* or phases joined by \+ of .*mm.* got "
     ):
         parse_method(text)
 
@@ -65,7 +96,7 @@ def test_a_near_miss_is_named():
         parse_method("zmean")
 
 
-@pytest.mark.parametrize("text", ["mc(0)", "p3(0)", "p3(00)"])
+@pytest.mark.parametrize("text", ["mc(0)", "mc0-sobol", "mm+mc0", "p3(0)", "p3(00)"])
 def test_no_samples(text):
     with pytest.raises(ValueError, match=r"method: expected at least one sample, got "):
         parse_method(text)
@@ -75,7 +106,7 @@ def test_no_samples(text):
     ("text", "estimator"), [("mm", MomentMatching()), ("mc(3)", MonteCarlo(3)), ("spr", LatentMean())]
 )
 def test_a_fixed_method_never_changes(text, estimator):
-    schedule = EstimatorSchedule(parse_method(text), switch_at=1, plateau=Plateau(2))
+    schedule = EstimatorSchedule(parse_method(text), 1, plateau=Plateau(2))
     for iteration in range(1, 6):
         assert schedule.estimator == estimator
         assert not schedule.advance(iteration, 1.0)
@@ -92,6 +123,47 @@ def test_p3_changes_once_at_its_iteration():
     assert estimators == [MomentMatching()] * 3 + [MonteCarlo(7)] * 3
 
 
+def test_every_phase_begins_at_its_iteration():
+    schedule = EstimatorSchedule(parse_method("mm+cm+shared"), switch_at=(2, 4), plateau=Plateau(2))
+    labels = []
+    for iteration in range(1, 7):
+        labels.append(schedule.estimator.label)
+        schedule.advance(iteration, 1.0)
+    assert labels == ["mm", "mm", "cm", "cm", "shared", "shared"]
+    assert schedule.changed_at == [2, 4]
+    schedule.step_back()
+    assert schedule.estimator.label == "cm"
+
+
+def test_every_phase_waits_for_a_plateau_of_its_own():
+    schedule = EstimatorSchedule(parse_method("mm+cm+shared"), plateau=Plateau(3))
+    changes = [schedule.advance(iteration, 1.0) for iteration in range(1, 9)]
+    assert changes == [False, False, True, False, False, True, False, False]
+
+
+def test_a_state_of_one_change_alone():
+    """As an earlier version saved it."""
+    schedule = EstimatorSchedule(parse_method("p3(7)"), switch_at=3)
+    schedule.load_state_dict({"switched": True, "plateau": {"progress": [1.0]}})
+    assert schedule.estimator == MonteCarlo(7)
+
+
+@pytest.mark.parametrize(
+    ("text", "switch_at", "message"),
+    [
+        ("mm+cm+shared", 3, r"switch_at: expected 2 iterations, one a change of mm\+cm\+shared, got 1"),
+        ("p3", (3, 4), r"switch_at: expected 1 iterations, one a change of mm\+mc15, got 2"),
+        ("p3", (), r"switch_at: expected 1 iterations"),
+        ("mm+cm+shared", (4, 4), r"switch_at: expected rising iterations, got 4 4"),
+        ("mm+cm+shared", (4, 2), r"switch_at: expected rising iterations, got 4 2"),
+        ("mm+cm+shared", (-1, 2), r"switch_at: expected an iteration >= 0, got -1"),
+    ],
+)
+def test_iterations_that_do_not_fit_the_phases(text, switch_at, message):
+    with pytest.raises(ValueError, match=message):
+        EstimatorSchedule(parse_method(text), switch_at)
+
+
 def test_p3_from_the_first_iteration():
     schedule = EstimatorSchedule(parse_method("p3(7)"), switch_at=0)
     assert schedule.estimator == MonteCarlo(7)
@@ -104,9 +176,9 @@ def test_p3_resumed_past_its_iteration_changes_at_once():
     assert schedule.estimator == MonteCarlo(15)
 
 
-def answers(values: list[float], level: float | None = None, window: int = 4, **plateau: float) -> list[bool]:
+def answers(values: list[float], difficulty: float | None = None, window: int = 4, **plateau: float) -> list[bool]:
     criterion = Plateau(window, **plateau)
-    return [criterion.update(value, level) for value in values]
+    return [criterion.update(value, difficulty) for value in values]
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -136,19 +208,21 @@ def test_plateau_looks_at_the_last_window_only():
     assert found == [False] * 12 + [True]
 
 
-@pytest.mark.parametrize(("level", "expected"), [(None, True), (0.0, False), (4.49, False), (4.5, True), (5.0, True)])
-def test_plateau_at_a_level(level, expected):
-    assert answers([1.0] * 8, level)[-1] == expected
+@pytest.mark.parametrize(
+    ("difficulty", "expected"), [(None, True), (0.0, False), (0.89, False), (0.9, True), (1.0, True)]
+)
+def test_plateau_at_a_difficulty(difficulty, expected):
+    assert answers([1.0] * 8, difficulty)[-1] == expected
 
 
-def test_p3_waits_for_the_plateau_and_the_level():
+def test_p3_waits_for_the_plateau_and_the_difficulty():
     schedule = EstimatorSchedule(parse_method("p3"), plateau=Plateau(4))
-    assert not any(schedule.advance(iteration, 1.0 + iteration, 5.0) for iteration in range(1, 9))
-    assert not any(schedule.advance(iteration, 9.0, 4.0) for iteration in range(9, 17))
+    assert not any(schedule.advance(iteration, 1.0 + iteration, 1.0) for iteration in range(1, 9))
+    assert not any(schedule.advance(iteration, 9.0, 0.8) for iteration in range(9, 17))
     assert schedule.estimator == MomentMatching()
-    assert schedule.advance(17, 9.0, 4.5)
+    assert schedule.advance(17, 9.0, 0.9)
     assert schedule.estimator == MonteCarlo(15)
-    assert not any(schedule.advance(iteration, 9.0, 4.5) for iteration in range(18, 26))
+    assert not any(schedule.advance(iteration, 9.0, 0.9) for iteration in range(18, 26))
 
 
 @pytest.mark.parametrize("saved_after", range(1, 11))

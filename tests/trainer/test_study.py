@@ -41,7 +41,7 @@ from trainer.study.state import SESSIONS, OtherSettings, in_use, state_of
 PATIENCE = 300.0
 """Seconds after which something that should happen never will."""
 TARGET = 16
-EVALUATED = EvalSettings(level=0, seconds=0.2, episodes=2, seed=1000)
+EVALUATED = EvalSettings(difficulty=0.0, seconds=0.2, episodes=2, seed=1000)
 
 
 def settings(directory, methods=("vae", "mm"), seeds=(1,), iterations=TARGET, **options):
@@ -321,6 +321,21 @@ class TestRecords:
         with pytest.raises(OtherSettings, match=r"has seconds 0\.2, this study 0\.4"):
             conduct(longer, 1, print)
 
+    def test_of_levels_are_read_as_difficulties(self, imitated, recorded):
+        """As version 0.1.0 wrote them: evaluated at a level of 0 to 5, with the level's curve."""
+        for path in recorded.records.iterdir():
+            content = json.loads(path.read_text())
+            content["evaluation_settings"]["level"] = round(5 * content["evaluation_settings"].pop("difficulty"))
+            content["curves"]["curriculum/level"] = [2.5 for _ in content["curves"].pop("curriculum/difficulty")]
+            path.write_text(json.dumps(content))
+        assert conduct(recorded, 1, print) == []
+        found = analyse(recorded)
+        assert {run.difficulty for runs in found.runs.values() for run in runs.values()} == {0.5}
+        assert found.values("mm", PRIMARY) == analyse(imitated).values("mm", PRIMARY)
+        higher = dataclasses.replace(recorded, evaluation=dataclasses.replace(EVALUATED, difficulty=0.4))
+        with pytest.raises(OtherSettings, match=r"has difficulty 0\.0, this study 0\.4"):
+            conduct(higher, 1, print)
+
     def test_that_are_damaged_are_named_and_left_out(self, recorded):
         path = recorded.records / "walker-parkour-mm-2.json"
         path.write_text(path.read_text()[:-100])
@@ -343,9 +358,9 @@ def test_merge_leaves_the_rest_and_refuses_half_a_section(tmp_path):
     assert page.read_text() == "<!-- study:cost begin -->\n"
 
 
-def test_convergence_needs_the_plateau_and_the_level():
+def test_convergence_needs_the_plateau_and_the_difficulty():
     reward = np.concatenate([np.full(3, np.nan), np.linspace(1, 10, 10), np.full(20, 10.0)])
-    high, low = np.full(len(reward), 4.6), np.full(len(reward), 4.4)
+    high, low = np.full(len(reward), 0.92), np.full(len(reward), 0.88)
     # 3 without an episode, 10 that rise; the window of 4 holds 10s alone after 3 more, or by 1 % after as many
     assert converged_at(reward, high, window=4) == 16
     assert converged_at(reward, low, window=4) is None
@@ -382,14 +397,14 @@ def test_what_a_seed_shares(tmp_path):
     ("line", "message"),
     [
         (["--methods", "mm", "vaee"], "method: expected p3"),
-        (["--methods", "vae", "mc", "mc(15)"], "--methods: mc(15) more than once"),
+        (["--methods", "vae", "mc", "mc(15)"], "--methods: mc15 more than once"),
         (["--methods", "mm"], "--reference: 'vae' is none of the methods mm"),
         (["--seeds", "1", "1"], "--seeds: 1 more than once"),
         (["--seeds", "1000"], "--eval-seed: 1000 is a seed of the trainings"),
         (["--num-envs", "0"], "--num-envs: expected at least 1"),
         (["--jobs", "0"], "--jobs: expected at least 1"),
         (["--task", "walker"], "--task: no task 'walker'"),
-        (["--eval-level", "6"], "--eval-level: walker-parkour has 6 terrain levels, got 6"),
+        (["--eval-difficulty", "6"], "--eval-difficulty: expected a number in [0, 1], got 6"),
         (["--docs", "nowhere.md"], "--docs: no page nowhere.md"),
     ],
 )

@@ -159,13 +159,19 @@ def test_rewards_by_hand(task):
     state.foot_vel[0, 0] = torch.tensor([0.3, 0.4, 9.0])
     assert value("slip") == pytest.approx([0.5, 0, 0])
     assert value("clearance") == pytest.approx([0.08 * 0.5, 0, 0])
-    state.foot_force[0] = torch.tensor([1700.0, 100.0])
+    state.foot_force[0] = torch.tensor([[0.0, 90.0, 40.0], [-90.0, 0.0, 46.0]])  # 90 N against 80 and 92
+    state.foot_force[1] = torch.tensor([[0.0, 0.0, 1700.0], [4.0, 0.0, 0.0]])  # a load, and less than a contact
     assert value("stumble") == pytest.approx([1.0, 0, 0])
+    state.foot_force[:2] = torch.tensor([0.0, 0.0, 160.0])
     assert value("stance_width") == pytest.approx([0, 0, 0])
     state.foot_pos[2, :, 1] = torch.tensor([0.03, -0.03])
     assert value("stance_width") == pytest.approx([0, 0, 0.1])
-    state.foot_pos[1, 0, 2] = 0.05
-    assert value("foot_edge") == pytest.approx([0, 1, 0])
+    state.sole_drop[1, 0, :2] = torch.tensor([0.05, 1.0])
+    state.sole_drop[1, 1] = 0.03
+    state.sole_drop[2, :] = 1.0
+    assert value("foot_edge") == pytest.approx([0, 2 / 6, 2])
+    state.foot_force[2, 1] = 0.0  # in the air
+    assert value("foot_edge") == pytest.approx([0, 2 / 6, 1])
 
 
 def test_every_task_weighs_its_terms():
@@ -194,8 +200,66 @@ def test_terminations(task):
     assert task.terminated(state).tolist() == [False, True, True, True, True]
     raised = standing(task, 1)
     raised.root_pos[:, 2] += 1.5
+    raised.foot_pos[..., 2] += 1.5
     raised.foot_ground += 1.5
     assert not task.terminated(raised).any()  # height counts from the ground, not from zero
+
+
+def on_ground(task, *, soles, ground, loaded, root):
+    """One robot: heights of its soles, of the ground below them and of its root, and which feet bear load."""
+    state = standing(task, 1)
+    state.foot_pos[0, :, 2], state.foot_ground[0] = torch.tensor(soles), torch.tensor(ground)
+    state.foot_force[0, :, 2] = 160.0 * torch.tensor(loaded)
+    state.root_pos[0, 2] = root
+    return state
+
+
+@pytest.mark.parametrize(
+    ("soles", "ground", "loaded", "below"),
+    [
+        ([0.0, 0.3], [0.0, 0.22], [True, False], 0.0),  # a foot swings over the next tread
+        ([0.0, 0.22], [0.0, 0.22], [True, True], 0.0),  # two treads: the lower one
+        ([0.1, 0.22], [0.0, 0.22], [False, True], 0.22),  # the rear foot has left
+        ([0.3, 0.2], [0.0, -1.0], [False, False], -1.0),  # in the air: the lower foot's, a pit
+        ([0.0, 0.0], [0.0, -1.0], [False, True], 0.0),  # on an edge or on a filled pit: the sole's height
+        ([0.05, 0.0], [0.0, 0.0], [True, True], 0.0),  # on its toes
+    ],
+)
+def test_height_is_measured_from_the_ground_under_loaded_feet(soles, ground, loaded, below):
+    task = make_task("g1-parkour")
+    least = below + task.config.min_height * G1.standing_height
+    for root, falls in ((least + 0.01, False), (least - 0.01, True)):
+        state = on_ground(task, soles=soles, ground=ground, loaded=loaded, root=root)
+        assert state.ground_below().tolist() == pytest.approx([below])
+        assert task.terminated(state).tolist() == [falls]
+    state = on_ground(task, soles=soles, ground=ground, loaded=loaded, root=below + G1.standing_height + 0.1)
+    error = TERMS["height"](state, fresh_episode(task, 1), task.reward_context).item()
+    assert error == pytest.approx(0.01 if any(loaded) else 0.0, abs=1e-6)
+
+
+def test_a_foot_in_a_pit_ends_the_episode():
+    task = make_task("g1-parkour")
+    for depth, falls in ((0.35, False), (0.45, True)):
+        soles = [0.0, -depth]
+        state = on_ground(task, soles=soles, ground=[0.0, -1.0], loaded=[True, False], root=0.6)
+        assert task.terminated(state).tolist() == [falls]
+
+
+@pytest.mark.parametrize(("name", "degrees"), [("g1-flat", 36.9), ("g1-parkour", 64.2), ("walker-parkour", 64.2)])
+def test_terrain_allows_more_tilt(name, degrees):
+    task = make_task(name)
+    state = standing(task, 2)
+    for row, angle in enumerate((degrees - 1, degrees + 1)):
+        state.root_quat[row] = quaternion((0, 1, 0), math.radians(angle))
+    assert task.terminated(state).tolist() == [False, True]
+
+
+def test_the_papers_curriculum_is_a_task_of_its_own():
+    ours, paper = TASKS["g1-parkour"], TASKS["g1-parkour-paper"]
+    assert (paper.num_levels, paper.first_difficulty, paper.demote_on_fall, paper.redraw_solved) == (6, 0, True, False)
+    assert set(ours.terrains) - set(paper.terrains) == {"flat"}
+    assert paper.rewards == ours.rewards
+    assert "walker-parkour-paper" in TASKS
 
 
 def test_commands_stay_in_range_and_some_stand():
@@ -245,6 +309,11 @@ def test_action_zero_is_the_stance_and_scales_are_the_motors(task):
         ({"rewards": {"nonsense": 1.0}}, "no reward term 'nonsense'"),
         ({"proprio": ("smell",)}, "no proprioception 'smell'"),
         ({"num_levels": 1}, "num_levels must be at least 2"),
+        ({"terrains": ("ice",)}, "no terrain 'ice'"),
+        ({"first_difficulty": 1.5}, "first_difficulty must be at least 0 and at most 1, got 1.5"),
+        ({"demote_below": -0.1}, "demote_below must be at least 0 and at most 1, got -0.1"),
+        ({"soft_until": -1}, "soft_until must be at least 0, got -1"),
+        ({"pit_depth": float("nan")}, "pit_depth must be at least 0 and at most 1, got nan"),
     ],
 )
 def test_wrong_task_settings_are_named(change, message):
@@ -262,6 +331,7 @@ def test_joint_patterns_must_match_once():
 def test_robot_tables_must_have_an_entry_for_each_joint():
     with pytest.raises(ValueError, match="motors has 0 entries for 2"):
         RobotSpec("r", ("a", "b"), (), (0.0, 0.0), (1.0, 1.0), 1.0, ("f",), (0, 0, 0), "t")
+    assert replace(G1, sole_points=()).sole_points == (G1.sole,)
 
 
 def test_motor_gains_are_those_of_the_response_they_promise():

@@ -25,9 +25,12 @@ def test_engine_benchmark(tmp_path, capsys):
 
 def test_update_benchmark_times_every_estimator(capsys):
     results = bench_update(num_envs=2, repeats=1)
-    assert set(results) == {"vae (N = 1)", "mm", "mc(15)", "mc(15), expanded eagerly"}
+    kinds = {"vae (N = 1)", "shared", "mm", "mm with the Σλ term", "mc(15)", "mc15-common", "mc(15), expanded eagerly"}
+    assert set(results) == kinds | {"mm, half of it mirrored", "mm, all of it mirrored"}
     assert all(0 < seconds < float("inf") for seconds in results.values())
-    assert "mc(15) / expanded eagerly" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    for ratio in ("shared / vae (N = 1)", "mm with the Σλ term / mm", "mc15-common / mc(15)"):
+        assert ratio in printed
 
 
 def test_the_expanded_likelihood_is_the_same_likelihood():

@@ -34,7 +34,7 @@ def actors(tmp_path_factory):
 
 
 def walker(actor, **options):
-    return Session(actor, make_task("walker-parkour"), **{"level": 0, "seed": 3, **options})
+    return Session(actor, make_task("walker-parkour"), **{"difficulty": 0.0, "seed": 3, **options})
 
 
 @pytest.fixture(scope="module")
@@ -148,12 +148,12 @@ def test_the_scan_can_be_hidden(viewer):
     assert not viewer.scene.scan.visible
 
 
-def test_terrain_and_level_begin_a_new_episode_on_another_mesh(viewer):
+def test_terrain_and_difficulty_begin_a_new_episode_on_another_mesh(viewer):
     advance(viewer, 3)
     before = viewer.scene.terrain.vertices
     viewer.panel.terrain.value = "gaps"
-    viewer.panel.level.value = 4
-    advance_until(viewer, lambda: viewer.session.terrain == "gaps" and viewer.session.level == 4)
+    viewer.panel.difficulty.value = 0.85
+    advance_until(viewer, lambda: viewer.session.terrain == "gaps" and viewer.session.difficulty == 0.85)
     assert viewer.session.tally.seconds < 0.5
     vertices, _ = box_mesh(viewer.session.env.engine.tiles[int(viewer.session.env.engine.tile_of[0])].boxes)
     assert viewer.scene.terrain.vertices == pytest.approx(vertices)
@@ -218,7 +218,7 @@ def test_turning_by_hand_turns_the_heading_where_a_task_keeps_one(tmp_path):
     tiny = {"num_envs": 2, "iterations": 1, "num_threads": 1, "tensorboard": False, "run_dir": tmp_path}
     networks = {"ppo": PpoConfig(num_steps_per_env=4), "model": ModelConfig(hidden_dims=(8, 8))}
     actor = Runner(resolve(TrainConfig(task="g1-parkour", **tiny, **networks))).algorithm.actor
-    session = Session(actor, make_task("g1-parkour"), level=0, terrain="gaps")
+    session = Session(actor, make_task("g1-parkour"), difficulty=0.0, terrain="gaps")
     heading = session.env.episode.heading[0].item()
     session.drive((0.5, 0.0, 0.6))
     for _ in range(5):
@@ -287,7 +287,7 @@ def test_the_picture_of_mujoco_s_viewers_changes_terrain_in_place(actors):
     session = walker(actors["p3"], terrain="stairs")
     picture = Picture(session.env)
     model = picture.model
-    session.restart(terrain="gaps", level=5)
+    session.restart(terrain="gaps", difficulty=1.0)
     picture.refresh()
     assert picture.model is model
     boxes = session.env.engine.tiles[int(session.env.engine.tile_of[0])].boxes
@@ -299,6 +299,6 @@ def test_the_picture_of_mujoco_s_viewers_changes_terrain_in_place(actors):
 
 def test_restart_refuses_what_the_task_has_not(actors):
     session = walker(actors["p3"])
-    for wrong in ({"level": 6}, {"level": -1}, {"terrain": "ice"}):
+    for wrong in ({"difficulty": 1.2}, {"difficulty": -0.1}, {"terrain": "ice"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             session.restart(**wrong)

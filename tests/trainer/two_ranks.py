@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-import synthetic
 import torch
 from small_runs import small
 from synthetic import adam_state, config, statistics, trained, weights
@@ -21,16 +20,22 @@ from synthetic import adam_state, config, statistics, trained, weights
 from p3kernels import MonteCarlo
 from trainer.algorithms import P3PPO
 from trainer.checkpoint import load_checkpoint
+from trainer.config import save_config
 from trainer.distributed import Ranks, join, leave
+from trainer.evaluate_training import TrainingEvaluation
 
 ENVIRONMENTS, STEPS = 16, 8
-METHODS = ("mm", "mc(3)", "vae", "cm", "spr")
+METHODS = ("mm", "mc(3)", "mc3-common", "shared", "vae", "cm", "spr")
+MIRRORED = ("mm", "mc3-common", "shared", "spr")
 
 
-def rows_of(rank, size):
-    """The rows of a rank's rollout in that of all environments: step t of environment e is row t·E + e."""
+def rows_of(rank, size, steps=STEPS):
+    """The rows of a rank's rollout in that of all environments: step t of environment e is row t·E + e.
+
+    Mirrored steps come after the others, in the same order.
+    """
     own = ENVIRONMENTS // size
-    return (torch.arange(STEPS)[:, None] * ENVIRONMENTS + torch.arange(own) + own * rank).flatten()
+    return (torch.arange(steps)[:, None] * ENVIRONMENTS + torch.arange(own) + own * rank).flatten()
 
 
 class Chance:
@@ -39,8 +44,8 @@ class Chance:
     The minibatches of one rank with everything are those of two ranks, one after the other.
     """
 
-    def __init__(self, ranks):
-        self.ranks, self.orders, self.draws = ranks, 0, 0
+    def __init__(self, ranks, mirrored_steps=0):
+        self.ranks, self.orders, self.draws, self.mirrored_steps = ranks, 0, 0, mirrored_steps
 
     def _each(self, draw, seed):
         """`draw(generator)` of one rank, or of both."""
@@ -49,16 +54,19 @@ class Chance:
 
     def randperm(self, count, device=None):
         self.orders += 1
-        own = STEPS * ENVIRONMENTS // 2
+        steps = STEPS + self.mirrored_steps
+        own = steps * ENVIRONMENTS // 2
+        assert count == own * (3 - self.ranks.size)
         orders = self._each(lambda generator: _randperm(own, generator=generator), 1000 + self.orders)
         if self.ranks.size == 2:
             return orders[0]
-        parts = zip(*(rows_of(rank, 2)[order].chunk(2) for rank, order in enumerate(orders)), strict=True)
+        parts = zip(*(rows_of(rank, 2, steps)[order].chunk(2) for rank, order in enumerate(orders)), strict=True)
         return torch.cat([rows for minibatch in parts for rows in minibatch])
 
     def randn_like(self, like):
         self.draws += 1
-        whole = len(like) == STEPS * ENVIRONMENTS  # the rollout of one rank with everything
+        steps = len(like) // ENVIRONMENTS
+        whole = len(like) in (STEPS * ENVIRONMENTS, self.mirrored_steps * ENVIRONMENTS)  # one rank has everything
         rows = len(like) // (3 - self.ranks.size)
         size = (rows, *like.shape[1:])
         parts = self._each(lambda generator: torch.randn(size, generator=generator, dtype=like.dtype), self.draws)
@@ -66,7 +74,7 @@ class Chance:
             return torch.cat(parts)
         noise = torch.empty_like(like)
         for rank, part in enumerate(parts):
-            noise[rows_of(rank, 2)] = part
+            noise[rows_of(rank, 2, steps)] = part
         return noise
 
     @contextlib.contextmanager
@@ -74,6 +82,7 @@ class Chance:
         with (
             mock.patch("torch.randperm", self.randperm),
             mock.patch("torch.randn_like", self.randn_like),
+            mock.patch("torch.randint", lambda _, size: torch.full(size, 7)),  # of the noise that has row numbers
             mock.patch.object(MonteCarlo, "policy", _with_explicit_noise),
         ):
             yield
@@ -82,9 +91,9 @@ class Chance:
 _randperm, _policy = torch.randperm, MonteCarlo.policy
 
 
-def _with_explicit_noise(estimator, actor, context, latent_mean, latent_std, action_std):
-    policy = _policy(estimator, actor, context, latent_mean, latent_std, action_std)
-    if policy.noise is not None:  # one sample
+def _with_explicit_noise(estimator, actor, context, latent_mean, latent_std, action_std, seed=None, rows=None):
+    policy = _policy(estimator, actor, context, latent_mean, latent_std, action_std, seed, rows)
+    if policy.noise is not None or estimator.common:  # one sample, or numbered rows
         return policy
     noise = [torch.randn_like(latent_mean) for _ in range(estimator.num_samples)]
     return dataclasses.replace(policy, noise=torch.stack(noise))
@@ -94,7 +103,7 @@ def part_of(whole, env, method, ranks, **options):
     """The algorithm of one rank, with its environments' part of the rollout."""
     own = slice(ranks.rank * ENVIRONMENTS // 2, (ranks.rank + 1) * ENVIRONMENTS // 2)
     obs = env.get_observations()[own]
-    small_env = synthetic.TurningEnv(ENVIRONMENTS // 2)
+    small_env = type(env)(ENVIRONMENTS // 2)
     part = P3PPO.construct_algorithm(obs, small_env, config(method, **options) | {"multi_gpu": ranks.rsl_rl()}, "cpu")
     part.train_mode()
     part.load(copy.deepcopy(whole.save()), None, True)  # or they would share the tensors of Adam
@@ -134,10 +143,11 @@ def update(method, ranks, dtype, **options):
         whole, env = trained(method, ENVIRONMENTS, **options)
         before = weights(whole)
         part = part_of(whole, env, method, ranks, **options)
+        mirrored = round(STEPS * options.get("mirror_share", 0.0))
         return {
             "before": before,
-            "whole": outcome(whole, Chance(Ranks())),
-            "part": outcome(part, Chance(ranks)),
+            "whole": outcome(whole, Chance(Ranks(), mirrored)),
+            "part": outcome(part, Chance(ranks, mirrored)),
         }
     finally:
         torch.set_default_dtype(torch.float32)
@@ -195,7 +205,16 @@ def runs(ranks, directory):
         one, notes = train("fewer", 4, Ranks())
         alone = (notes, one.env.num_envs, one.env.curriculum.terrain_type.tolist())
     ranks.gather(None)  # until the first one is done with it
+    ranks.from_first(lambda: save_config(whole.config, directory / "whole" / "config.json"))
+    warm = small(directory / "warm", "mm", 1, seed=7, ranks=ranks, init_from=str(directory / "whole"))
+    warm.initialise()
+    evaluated = small(directory / "evaluated", "mm", 1, ranks=ranks, eval_interval=1, eval_episodes=2, eval_seconds=0.2)
+    evaluated.learn(quiet=True)
+    actor, alone_too = evaluated.algorithm.actor, TrainingEvaluation(evaluated.config, Ranks())
+    judged = {"together": evaluated.evaluation.best, "alone": alone_too.measure(actor)}
     return {
+        "evaluated": judged,
+        "warm": (weights(warm.algorithm), statistics(warm.algorithm)),
         "drawn": drawn,
         "weights": weights(whole.algorithm),
         "statistics": statistics(whole.algorithm),
@@ -210,6 +229,7 @@ def main(out):
     join(ranks)
     results = {method: update(method, ranks, torch.float64) for method in METHODS}
     results["per minibatch"] = update("mm", ranks, torch.float64, normalize_advantage_per_mini_batch=True)
+    results |= {f"mirrored {name}": update(name, ranks, torch.float64, mirror_share=0.75) for name in MIRRORED}
     results["float32"] = update("mm", ranks, torch.float32)
     results["not finite"] = not_finite(ranks)
     results["runs"] = runs(ranks, out.parent)

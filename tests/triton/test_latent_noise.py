@@ -19,6 +19,7 @@ def _noise_kernel(
     out_ptr,
     noise_ptr,
     seed_ptr,
+    rows_ptr,
     entries,
     rows,
     columns,
@@ -29,6 +30,7 @@ def _noise_kernel(
     first_row,
     half,
     SOURCE: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_Z: tl.constexpr,
 ):
@@ -41,6 +43,7 @@ def _noise_kernel(
             stride_row,
             stride_column,
             tl.load(seed_ptr),
+            rows_ptr,
             entry // rows,
             entry % rows,
             entry < entries,
@@ -50,6 +53,7 @@ def _noise_kernel(
             columns,
             half,
             SOURCE,
+            HAS_ROWS,
             BLOCK_M,
             BLOCK_Z,
         )
@@ -72,23 +76,25 @@ def drawn(tile: LatentTile, block: int = 16, entries: int = 16) -> torch.Tensor:
         out,
         tile.noise_pointer,
         tile.seed,
+        tile.rows_pointer,
         tile.entries,
         rows,
         columns,
         *tile.noise_strides,
         *tile.place,
         tile.source,
+        tile.rows is not None,
         entries,
         block,
     )
     return out
 
 
-def tile_of(shape, seed=5, *, samples=None, first=(0, 0), antithetic=False, noise=None) -> LatentTile:
+def tile_of(shape, seed=5, *, samples=None, first=(0, 0), antithetic=False, noise=None, numbers=None) -> LatentTile:
     n, rows, columns = shape
     half = ((samples or n) + 1) // 2
     params = torch.zeros(rows, columns), torch.ones(rows, columns)
-    return LatentTile(*params, noise, torch.tensor([seed]), n, *first, half, antithetic)
+    return LatentTile(*params, noise, torch.tensor([seed]), numbers, n, *first, half, antithetic)
 
 
 # A quotient of 24 bits, a logarithm, a square root, a polynomial: a few roundings of numbers below 7.

@@ -170,6 +170,7 @@ def meta_problem(rows: int, num_samples: int, widths=(209, 512, 256, 128, 29), l
         None,
         None,
         torch.zeros(1, dtype=torch.int64),
+        None,
         num_samples,
         False,
         ELU,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 
 def first_nonfinite(named: Iterable[tuple[str, Tensor]]) -> str | None:
@@ -28,18 +29,25 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     checked = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not checked:
         return True
-    return bool(torch.isfinite(torch.stack(torch._foreach_norm(checked, float("inf"))).sum()))
+    if torch.isfinite(torch.stack(torch._foreach_norm(checked)).sum()):  # the quickest of norms
+        return True
+    return bool(torch.isfinite(torch.stack(torch._foreach_norm(checked, float("inf"))).sum()))  # squares may overflow
 
 
 def replace_nonfinite(observations: TensorDict) -> tuple[TensorDict, dict[str, Tensor]]:
     """Observation groups with 0 where a value is not finite, and in how many rows of each group that was.
 
-    Without a look at the values, which on a GPU would stall every step of a rollout.
+    Without a look at the values, which on a GPU would stall every step of a rollout; on a CPU it saves the rest of the
+    work, and what is finite comes back as it is.
 
     Args:
         observations: [E] rows.
     """
     groups = _groups(observations)
+    if all(value.device.type == "cpu" for value in groups.values()):
+        sums = [value.sum() for value in groups.values()]
+        if sums and bool(torch.isfinite(torch.stack(sums).sum())):
+            return observations, dict.fromkeys(groups, torch.zeros((), dtype=torch.int64))
     broken = {name: (~torch.isfinite(value)).flatten(1).any(-1).sum() for name, value in groups.items()}
     replaced = {name: value.nan_to_num(0.0, 0.0, 0.0) for name, value in groups.items()}
     return TensorDict(replaced, batch_size=observations.batch_size, device=observations.device), broken
@@ -58,6 +66,12 @@ def named_batch(batch: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
             yield name, value
 
 
+def _fits(old: Any, new: Any) -> bool:
+    """Whether the value of `new` can be copied into `old`."""
+    tensors = isinstance(old, Tensor) and isinstance(new, Tensor)
+    return tensors and (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+
+
 class LastGoodWeights:
     """The weights and the optimiser's state as they last were finite.
 
@@ -68,6 +82,8 @@ class LastGoodWeights:
 
     def __init__(self, networks: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer) -> None:
         self._networks, self._optimizer = dict(networks), optimizer
+        self._values: dict[str, Any] = {}
+        self._groups: list[dict[str, Any]] = []
         self.remember()
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
@@ -89,17 +105,22 @@ class LastGoodWeights:
         return first_nonfinite(self._named())
 
     def remember(self) -> None:
-        """Takes the present state as good."""
-        self._state = copy.deepcopy(
-            {
-                "networks": {name: network.state_dict() for name, network in self._networks.items()},
-                "optimizer": self._optimizer.state_dict(),
-            }
-        )
+        """Takes the present state as good: into the copies of before, where there are such."""
+        optimizer = self._optimizer.state_dict()
+        present = {"optimizer": optimizer["state"]}
+        present |= {name: dict(network.state_dict()) for name, network in self._networks.items()}
+        old, new = tree_leaves(self._values), tree_leaves(present)
+        with torch.inference_mode(False), torch.no_grad():
+            if len(old) == len(new) and all(map(_fits, old, new)):
+                torch._foreach_copy_(old, new)
+            else:  # the first time, and when the optimiser has made its moments
+                self._values = copy.deepcopy(present)
+        self._groups = copy.deepcopy(optimizer["param_groups"])
 
     def restore(self) -> None:
         """Back to the state that was last good."""
         with torch.inference_mode(False):  # a rollout may call; what is restored here must train afterwards
             for name, network in self._networks.items():
-                network.load_state_dict(self._state["networks"][name])
-            self._optimizer.load_state_dict(copy.deepcopy(self._state["optimizer"]))
+                network.load_state_dict(self._values[name])
+            state = {"state": self._values["optimizer"], "param_groups": self._groups}
+            self._optimizer.load_state_dict(copy.deepcopy(state))

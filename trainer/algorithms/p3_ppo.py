@@ -4,12 +4,17 @@ What differs from rsl_rl's PPO, and why:
 - The ratio is that of the marginal policy, by the method's estimator; gradients reach the encoder through it.
 - The actor brings the loss that trains its representation.
 - Observation statistics are frozen over rollout and update and move after it: unchanged weights give ratio 1.
-- Under Monte Carlo the old likelihood is drawn from latents independent of those that acted: with the acting latent
-  among them old likelihoods would be systematically too high.
-- Time-outs bootstrap from the value of the state the episode really ended in, where the environment gives it.
+- What is remembered of an action and how it is judged again is the estimator's (`p3kernels.estimators.protocol`). Under
+  Monte Carlo the old likelihood is drawn from latents independent of those that acted: with the acting latent among
+  them old likelihoods would be systematically too high.
+- Time-outs bootstrap from the value of the state the episode really ended in, and the decoder predicts that state,
+  where the environment gives it.
+- The entropy bonus is that of the exploration noise by every estimator: it does not change with the estimator, and it
+  does not reward an actor for passing on its latent's noise, as a marginal policy's entropy does.
 - Every epoch has its own shuffle; the learning rate adapts once an epoch, to the KL averaged over it.
 - What is not finite is contained, counted and named: an observation or reward is replaced by 0, a step whose loss or
   gradient is not finite is left out, and broken weights are replaced by the last good ones.
+- A share of the rollout can be trained on a second time in the mirror.
 - With several ranks everything that is a mean over rows is one over all ranks' rows, the statistics of observations and
   advantages among them, and what is decided is decided alike: an update is that of one rank with all environments.
 """
@@ -18,7 +23,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,20 +34,26 @@ from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from p3kernels import MonteCarlo, gaussian_head
-from p3kernels.estimators import GaussianPolicy, MonteCarloPolicy
-from trainer.algorithms.finite import LastGoodWeights, first_nonfinite, named_batch, replace_nonfinite
+from p3kernels.estimators.gaussian import gaussian_entropy
+from trainer.algorithms.containment import Containment
+from trainer.algorithms.finite import LastGoodWeights
 from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
+from trainer.algorithms.mirroring import Mirroring, Symmetry, share_of, symmetry_of
+from trainer.algorithms.rows import rows_of
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 from trainer.distributed import Ranks, synchronise_normalizers
-from trainer.models.actor import LatentActor, gaussian_kl, observation_sets
+from trainer.models.actor import LatentActor, observation_sets
+from trainer.models.dense import value_of
+from trainer.models.latent_noise import EVERY, latent_share
 
 LEARNING_RATES = (1e-5, 1e-2)
 """Bounds of the adaptive learning rate."""
+ENTROPIES = ("exploration", "marginal")
+"""Of the bonus: of the exploration noise, or of the policy as its estimator has it."""
 
 
-class P3PPO(PPO):
+class P3PPO(Containment, PPO):
     """P³ with switchable probability estimators, and the baselines.
 
     Args:
@@ -50,9 +61,14 @@ class P3PPO(PPO):
         critic: An rsl_rl model of the value.
         storage: Rollout storage whose observations have `next_proprio` and `next_valid`.
         method: As for `parse_method`.
-        switch_at: Iteration at which p3 changes from MM to MC; None for the plateau.
+        switch_at: Iterations at which the method's phases change, one a change; None for the plateau.
         plateau_window: Iterations of the plateau criterion.
-        **ppo: As for rsl_rl's PPO; RND and symmetry are not supported.
+        dual_clip: c > 1: a row of negative advantage A loses c |A| at most, whatever its ratio; None for no bound.
+        entropy: Whose entropy the bonus rewards: "exploration", or "marginal", where the estimator has it in closed
+            form (Monte Carlo has not, and gives that of the exploration).
+        mirror_share: Share of the rollout's steps, in [0, 1], that are also trained on in the mirror.
+        symmetry: The environment's, which mirroring needs.
+        **ppo: As for rsl_rl's PPO; RND is not supported, of symmetry the data augmentation alone.
 
     Attributes:
         report: Told, in one line, of what was not finite; prints by default.
@@ -72,13 +88,26 @@ class P3PPO(PPO):
         storage: RolloutStorage,
         *,
         method: str = "p3",
-        switch_at: int | None = None,
+        switch_at: int | Sequence[int] | None = None,
         plateau_window: int = 400,
+        dual_clip: float | None = None,
+        entropy: str = "exploration",
+        mirror_share: float = 0.0,
+        symmetry: Symmetry | None = None,
         **ppo: Any,
     ) -> None:
+        if dual_clip is not None and not dual_clip > 1:
+            raise ValueError(f"dual_clip: expected None or a number above 1, got {dual_clip}")
+        if entropy not in ENTROPIES:
+            raise ValueError(f"entropy: expected one of {', '.join(ENTROPIES)}, got {entropy!r}")
         for name in ("rnd_cfg", "symmetry_cfg"):
             if ppo.get(name) is not None:
                 raise ValueError(f"{name}: not supported by P3PPO, expected None")
+        self.mirroring = None
+        if share_of(mirror_share, None) > 0:
+            if symmetry is None:
+                raise ValueError("mirror_share: expected the environment's symmetry with it, got None")
+            self.mirroring = Mirroring(symmetry, mirror_share, actor.obs_groups[0])
         self.method = parse_method(method)
         expected = resolve_callable(self.method.actor)
         if not isinstance(actor, expected):
@@ -94,14 +123,17 @@ class P3PPO(PPO):
         if type(self.optimizer) is torch.optim.Adam:  # rsl_rl's, but one kernel for all parameters
             self.optimizer = torch.optim.Adam(self.optimizer.param_groups[0]["params"], self.learning_rate, fused=True)
         self.initial_learning_rate = self.learning_rate
+        self.dual_clip, self.entropy = dual_clip, entropy
         self.estimators = EstimatorSchedule(self.method, switch_at, Plateau(plateau_window))
         self.actor.estimator = self.estimators.estimator
         self.iteration = 0
         self.report: Callable[[str], None] = print if self.ranks.is_first else lambda _: None
         self.skipped_steps = self.restored_weights = self.replaced_rows = 0
+        self._trained = [list(network.parameters()) for network in (self.actor, self.critic)]
         self._good = LastGoodWeights({"actor": self.actor, "critic": self.critic}, self.optimizer)
-        self._level: float | None = None
+        self._difficulty: float | None = None
         self._rewards = torch.zeros(())
+        self._seed: Tensor | None = None
         self._replaced: dict[str, Tensor] = {}
 
     @staticmethod
@@ -112,6 +144,10 @@ class P3PPO(PPO):
         algorithm_class = resolve_callable(algorithm.pop("class_name"))
         actor_class = resolve_callable(actor_cfg.pop("class_name"))
         critic_class = resolve_callable(critic_cfg.pop("class_name"))
+        symmetry_cfg = algorithm.pop("symmetry_cfg", None)
+        algorithm["mirror_share"] = share_of(algorithm.get("mirror_share"), symmetry_cfg)
+        if algorithm["mirror_share"] > 0:
+            algorithm["symmetry"] = symmetry_of(env, symmetry_cfg)
         groups = observation_sets(obs, cfg["obs_groups"])
         actor = actor_class(obs, groups, "actor", env.num_actions, **actor_cfg).to(device)
         critic = critic_class(obs, groups, "critic", 1, **critic_cfg).to(device)
@@ -122,7 +158,7 @@ class P3PPO(PPO):
         return algorithm_class(actor, critic, storage, device=device, **algorithm, multi_gpu_cfg=cfg.get("multi_gpu"))
 
     def act(self, obs: TensorDict) -> Tensor:
-        """Actions [E, A] of the policy; their likelihood is stored with them where it has a closed form."""
+        """Actions [E, A] of the policy, stored with what has to be remembered of them."""
         if self.storage.step == 0:
             self._mend_weights("before the rollout")
         obs = self._finite(obs)
@@ -130,13 +166,14 @@ class P3PPO(PPO):
         action = policy.sample()
         step = self.transition
         step.observations, step.actions = obs, action
-        step.values = self.critic(obs).detach()
-        if isinstance(policy, MonteCarloPolicy):  # drawn in update(), for the whole rollout at once
-            step.actions_log_prob = torch.zeros(len(action), device=self.device)
-            step.distribution_params = ()
+        step.values = value_of(self.critic, obs).detach()
+        estimator = self.actor.estimator
+        if estimator.deferred:  # until update(), for the whole rollout at once
+            step.actions_log_prob, step.distribution_params = torch.zeros(len(action), device=self.device), ()
         else:
-            step.actions_log_prob = policy.log_prob(action).detach()
-            step.distribution_params = tuple(param.detach() for param in policy.params)
+            remembered = policy.remember(action)
+            step.actions_log_prob = remembered["log_prob"]
+            step.distribution_params = tuple(remembered[name] for name in estimator.remembers)
         return action
 
     def process_env_step(self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]) -> None:
@@ -145,7 +182,9 @@ class P3PPO(PPO):
         final = self._finite(extras.get("final_observations", obs))
         before = step.observations.clone(recurse=False)
         before["next_proprio"] = final[self.actor.obs_groups[0]]
-        before["next_valid"] = 1.0 - dones.view(-1, 1).float()
+        # Where an episode ended, `obs` is the next one's first; a simulator that broke has no state to predict.
+        unknown = extras.get("broken", torch.zeros_like(dones)) if "final_observations" in extras else dones
+        before["next_valid"] = 1.0 - unknown.view(-1, 1).to(self.device).float()
         step.observations, step.dones = before, dones
         self._count("reward", (~torch.isfinite(rewards)).sum())
         step.rewards = rewards.nan_to_num(0.0, 0.0, 0.0)
@@ -158,8 +197,8 @@ class P3PPO(PPO):
             else:  # the best an environment without final observations allows
                 ended = step.values[rows].squeeze(-1)
             step.rewards[rows] += self.gamma * ended
-        if "curriculum/level" in extras.get("log", {}):
-            self._level = float(extras["log"]["curriculum/level"])
+        if "curriculum/difficulty" in extras.get("log", {}):
+            self._difficulty = float(extras["log"]["curriculum/difficulty"])
         self.storage.add_transition(step)
         step.clear()
 
@@ -181,15 +220,17 @@ class P3PPO(PPO):
         for _ in range(self.num_learning_epochs):
             epoch_kl = []
             for batch in self._minibatches(rollout):
-                policy, latent = self.actor.policy(batch["observations"])
-                log_prob, entropy, kl = self._judged(policy, batch)
-                value = self.critic(batch["observations"]).squeeze(-1)
+                context, latent = self.actor.encode(batch["observations"])
+                policy = self.actor.recall(context, latent, batch, self._seed)
+                log_prob, entropy, kl = policy.judge(batch["actions"], batch)
+                entropy, kl = self._entropy(entropy), self._mean_drawn(kl.detach(), batch)
+                value = value_of(self.critic, batch["observations"]).squeeze(-1)
 
                 # PPO on the marginal likelihood
                 if self.normalize_advantage_per_mini_batch:
                     batch["advantages"] = self._normalised(batch["advantages"])
-                log_ratio = log_prob - batch["log_prob"]
-                surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param)
+                log_ratio = log_prob - batch.get("acted_log_prob", batch["log_prob"])
+                surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param, self.dual_clip)
                 clip = self.clip_param if self.use_clipped_value_loss else None
                 value_error = value_loss(value, batch["values"], batch["returns"], clip)
                 loss = surrogate + self.value_loss_coef * value_error - self.entropy_coef * entropy
@@ -197,10 +238,14 @@ class P3PPO(PPO):
                 # The representation, as the method trains it
                 representation = self.actor.representation_loss(policy, latent, batch, rollout)
                 loss = loss + representation.total
+                parts = {"surrogate": surrogate, "value": value_error, "entropy": entropy, **representation.parts}
+                if self.actor.latent_noise is not None:
+                    share = latent_share(self.actor.mlp, context, latent, self.actor.action_std, every=EVERY)
+                    loss = loss + self.actor.latent_noise.coef * share
+                    parts["latent_share"] = share
 
                 self.optimizer.zero_grad()
                 loss.backward()
-                parts = {"surrogate": surrogate, "value": value_error, "entropy": entropy, **representation.parts}
                 if not self._step(loss):
                     skipped += 1
                     if skipped == 1:  # the rest of an update is mostly the same again
@@ -210,8 +255,8 @@ class P3PPO(PPO):
                 self.actor.after_step()
 
                 with torch.no_grad():
-                    epoch_kl.append(kl.detach())
-                    outside = ((log_ratio.exp() - 1).abs() > self.clip_param).float().mean()
+                    epoch_kl.append(kl)
+                    outside = self._mean_drawn(((log_ratio.exp() - 1).abs() > self.clip_param).float(), batch)
                     for name, term in {**parts, "kl": kl, "clip_fraction": outside}.items():
                         sums[name] = sums[name] + term.detach()
                     sums["learning_rate"] = sums["learning_rate"] + self.learning_rate
@@ -219,32 +264,63 @@ class P3PPO(PPO):
             if epoch_kl:
                 self._adapt_learning_rate(torch.stack(epoch_kl).mean())
         losses = {name: total / steps for name, total in zip(sums, self._logged(list(sums.values())), strict=True)}
-        losses["skipped_steps"] = float(skipped)
+        losses |= {"skipped_steps": float(skipped), **self._mirrored()}
         self.skipped_steps += skipped
+        if self.actor.latent_noise is not None:
+            losses["latent_noise_coef"] = self.actor.latent_noise.coef
+            if steps:
+                self.actor.latent_noise.adapt(losses["latent_share"])
         self._finish()
         return losses
 
+    def _mirrored(self) -> dict[str, float]:
+        """What the log has of mirroring."""
+        scalars = {} if self.mirroring is None else self.mirroring.scalars
+        return dict(zip(scalars, self._logged(list(scalars.values())), strict=True))
+
     def _rollout(self) -> dict[str, Any]:
-        """The stored rollout, flattened to [B] = [T·E] rows, with what an update needs and the epochs share."""
+        """The rows that an update is over, with what it needs of them and the epochs share.
+
+        Row t·E + e is step t of environment e; those of steps that are mirrored too come after the rollout's.
+        """
         storage, actor = self.storage, self.actor
-        observations = storage.observations.flatten(0, 1)
         rollout = {
-            "observations": observations.select(*actor.obs_groups, *self.critic.obs_groups),
+            "observations": storage.observations.flatten(0, 1),
             "actions": storage.actions.flatten(0, 1),
             "values": storage.values.flatten(),
             "returns": storage.returns.flatten(),
             "advantages": storage.advantages.flatten(),
             "log_prob": storage.actions_log_prob.flatten(),
-            "num_envs": storage.num_envs,
-            **actor.targets(observations),
+            "continues": 1.0 - storage.dones.flatten().float(),
         }
-        if isinstance(actor.estimator, MonteCarlo):
-            with torch.no_grad():
-                policy, _ = actor.policy(observations)
-                rollout["log_prob"] = policy.log_prob(rollout["actions"])
+        self._seed = torch.randint(2**62, (1,))  # on the CPU, as the operators want it
+        if actor.estimator.deferred:
+            rollout["stream"] = self._streams()
+            rollout |= self._remembered(rollout)
         else:
-            rollout["mean"], rollout["scale"] = (params.flatten(0, 1) for params in storage.distribution_params)
-        return rollout
+            stored = (values.flatten(0, 1) for values in storage.distribution_params)
+            rollout |= dict(zip(actor.estimator.remembers, stored, strict=True))
+        if self.mirroring is not None:
+            rollout = self.mirroring.extended(rollout, self.iteration, storage.num_envs, self.critic, self._remembered)
+        observations = rollout["observations"]
+        rollout["observations"] = observations.select(*actor.obs_groups, *self.critic.obs_groups)
+        return {**rollout, **actor.targets(observations), "num_envs": storage.num_envs}
+
+    def _streams(self) -> Tensor:
+        """[T·E]: the number of a row among those of all ranks, by which an estimator may draw its noise."""
+        steps, envs = self.storage.num_transitions_per_env, self.storage.num_envs
+        own = torch.arange(envs, device=self.device) + envs * self.ranks.rank
+        return (torch.arange(steps, device=self.device)[:, None] * (envs * self.ranks.size) + own).flatten()
+
+    @torch.no_grad()
+    def _remembered(self, rows: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What an update compares rows with, by the present weights; before its first step those are the rollout's.
+
+        Args:
+            rows: `observations` and `actions` [B], and what is known of them already, such as noise.
+        """
+        policy = self.actor.recall(*self.actor.encode(rows["observations"]), rows, self._seed)
+        return policy.remember(rows["actions"])
 
     def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The rollout in a new order, in `num_mini_batches` parts; a rest that does not divide is left out."""
@@ -252,28 +328,20 @@ class P3PPO(PPO):
         order = torch.randperm(len(rollout["actions"]), device=self.device)
         for start in range(0, size * self.num_mini_batches, size):
             rows = order[start : start + size]
-            batch = {name: value[rows] for name, value in rollout.items() if not isinstance(value, int)}
+            batch = {name: rows_of(value, rows) for name, value in rollout.items() if not isinstance(value, int)}
             yield {**batch, "rows": rows}
 
-    def _judged(self, policy: Any, batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-likelihoods [B] of the actions, mean entropy, and mean KL(old ‖ new), which is to be looked at only.
+    def _mean_drawn(self, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """The mean of values [B] over rows that the policy drew itself: of an image -log r estimates no KL."""
+        return self.ranks.masked_mean(values, batch["drawn"]) if "drawn" in batch else values.mean()
 
-        The KL is the closed form between Gaussians, else the mean of -log r, which needs no more likelihoods.
-        """
-        action = batch["actions"]
-        if isinstance(policy, GaussianPolicy):
-            gaussian = policy.mean, policy.latent_var, policy.action_std, batch["mean"], batch["scale"]
-            log_prob, entropy, kl = gaussian_head(action, *gaussian, backend=policy.backend)
-            return log_prob, entropy.mean(), kl.mean()
-        log_prob, entropy = policy.log_prob(action), policy.entropy().mean()
-        with torch.no_grad():
-            if isinstance(policy, MonteCarloPolicy):
-                return log_prob, entropy, (batch["log_prob"] - log_prob).mean()
-            return log_prob, entropy, gaussian_kl(batch["mean"], batch["scale"], *policy.params).mean()
+    def _entropy(self, marginal: Tensor) -> Tensor:
+        """What the bonus rewards, a mean over rows; `marginal` [B] is the policy's own entropy."""
+        return gaussian_entropy(self.actor.action_std) if self.entropy == "exploration" else marginal.mean()
 
     def _step(self, loss: Tensor) -> bool:
         """Clips and applies the gradients; False, and nothing changed, where they or a loss is not finite."""
-        parameters = [list(network.parameters()) for network in (self.actor, self.critic)]
+        parameters = self._trained
         loss = self.ranks.mean_gradients([p for part in parameters for p in part], loss)
         norms = [nn.utils.get_total_norm(p.grad for p in part if p.grad is not None) for part in parameters]
         if not torch.isfinite(loss + sum(norms)):
@@ -283,53 +351,6 @@ class P3PPO(PPO):
         self.optimizer.step()
         return True
 
-    def _explain(self, batch: dict[str, Any], parts: dict[str, Tensor]) -> None:
-        """Reports the first tensor that is not finite, in the order of cause and effect."""
-        networks = {"actor": self.actor, "critic": self.critic}
-        parameters = [(f"{net}.{name}", p) for net, part in networks.items() for name, p in part.named_parameters()]
-        gradients = [(f"the gradient of {name}", p.grad) for name, p in parameters if p.grad is not None]
-        own = first_nonfinite([*parameters, *named_batch(batch), *parts.items()])
-        culprit = self._first_told(own) or first_nonfinite(gradients)  # those are the same on all ranks
-        self.report(f"update {self.iteration + 1}: {culprit}; step left out")
-
-    def _first_told(self, finding: str | None) -> str | None:
-        """The first rank's that has one, on all of them: what one rank finds, all act on."""
-        found = [(rank, text) for rank, text in enumerate(self.ranks.gather(finding)) if text is not None]
-        if not found:
-            return None
-        rank, text = found[0]
-        return text if rank == 0 else f"{text} (rank {rank})"
-
-    def _mend_weights(self, when: str) -> None:
-        """The last good weights in place of broken ones."""
-        broken = self._first_told(self._good.first_nonfinite())
-        if broken is None:
-            return
-        self._good.restore()
-        self.set_learning_rate(self.learning_rate)
-        self.restored_weights += 1
-        self.report(f"update {self.iteration + 1}, {when}: {broken}; back to the weights of the last good update")
-
-    def _finite(self, obs: TensorDict) -> TensorDict:
-        """Observations with 0 in place of what is not finite, which is counted."""
-        obs, broken = replace_nonfinite(obs)
-        for name, rows in broken.items():
-            self._count(f"observations.{name}", rows)
-        return obs
-
-    def _count(self, name: str, rows: Tensor) -> None:
-        self._replaced[name] = self._replaced[name] + rows if name in self._replaced else rows
-
-    def _report_replaced(self) -> None:
-        """Once an update: the first group that had values that were not finite, and in how many rows."""
-        counts = self.ranks.sum(torch.stack(list(self._replaced.values()))).tolist() if self._replaced else []
-        broken = {name: rows for name, rows in zip(self._replaced, counts, strict=True) if rows}
-        self._replaced = {}
-        self.replaced_rows += sum(broken.values())
-        if broken:
-            name, rows = next(iter(broken.items()))
-            self.report(f"update {self.iteration + 1}: {name} was not finite in {rows} rows of the rollout; taken as 0")
-
     def _adapt_learning_rate(self, kl: Tensor) -> None:
         if self.desired_kl is None or self.schedule != "adaptive":
             return
@@ -337,7 +358,7 @@ class P3PPO(PPO):
         low, high = LEARNING_RATES
         if kl > 2.0 * self.desired_kl:
             self.set_learning_rate(max(low, self.learning_rate / 1.5))
-        elif kl < 0.5 * self.desired_kl:
+        elif 0 < kl < 0.5 * self.desired_kl:  # an estimate below 0 is noise, and no sign of room
             self.set_learning_rate(min(high, self.learning_rate * 1.5))
 
     def set_learning_rate(self, value: float) -> None:
@@ -351,13 +372,20 @@ class P3PPO(PPO):
         observations = self.storage.observations.flatten(0, 1)
         self.actor.update_normalization(observations)
         self.critic.update_normalization(observations)
+        if self.mirroring is not None and self.mirroring.images is not None:
+            # The statistics are of all that is trained on, and so become symmetric.
+            self.actor.update_normalization(self.mirroring.images)
+            self.critic.update_normalization(self.mirroring.images)
+            self.mirroring.images = None
         self._mend_weights("after it")
         self._good.remember()
         self._report_replaced()
         self.iteration += 1
         (progress,) = self._logged([self._rewards / self.storage.num_transitions_per_env])
-        (level,) = [None] if self._level is None else self._logged([torch.tensor(self._level, dtype=torch.float64)])
-        if self.estimators.advance(self.iteration, progress, level):
+        difficulty = None
+        if self._difficulty is not None:
+            (difficulty,) = self._logged([torch.tensor(self._difficulty, dtype=torch.float64)])
+        if self.estimators.advance(self.iteration, progress, difficulty):
             self._change_estimator()
         self._rewards = torch.zeros(())
         self.storage.clear()
@@ -377,6 +405,10 @@ class P3PPO(PPO):
         super().broadcast_parameters()
         self._good.remember()
 
+    def remember_weights(self) -> None:
+        """Takes weights that were put in from outside as good."""
+        self._good.remember()
+
     def save(self) -> dict[str, Any]:
         """rsl_rl's dict of weights and optimiser, and the algorithm's own state."""
         own = {
@@ -387,6 +419,8 @@ class P3PPO(PPO):
             "replaced_rows": self.replaced_rows,
             "estimators": self.estimators.state_dict(),
         }
+        if self.actor.latent_noise is not None:
+            own["latent_noise_coef"] = self.actor.latent_noise.coef
         return {**super().save(), "p3_state": own}
 
     def load(self, loaded_dict: dict, load_cfg: dict | None, strict: bool) -> bool:
@@ -401,5 +435,7 @@ class P3PPO(PPO):
             self.actor.estimator = self.estimators.estimator
             self.storage.distribution_params = None
             self.set_learning_rate(own["learning_rate"])
+            if self.actor.latent_noise is not None and "latent_noise_coef" in own:
+                self.actor.latent_noise.coef = own["latent_noise_coef"]
         self._good.remember()
         return load_iteration

@@ -39,14 +39,30 @@ class Ground:
         """[K, M]: height of the tiles [K] at points [K, M, 2]; the pit's floor outside them."""
         if self._flat:
             return torch.zeros(points.shape[:-1], device=points.device)
+        cell = points * (1.0 / MAP_RESOLUTION) + self._middle
+        return self._look_up(tile, cell[..., 0], cell[..., 1])
+
+    def _look_up(self, tile: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """[K, M]: height of the tiles [K] in the cells x and y [K, M], which are numbers with a fraction."""
         _, rows, columns = self._maps.shape
         # Whatever lies outside is clamped into the border.
-        cell = points * (1.0 / MAP_RESOLUTION) + self._middle
-        x, y = cell[..., 0].clamp(0, rows - 1).long(), cell[..., 1].clamp(0, columns - 1).long()
-        return self._maps.flatten().take(tile[:, None] * (rows * columns) + x * columns + y)
+        cell = x.clamp(0, rows - 1).long().mul_(columns).add_(y.clamp(0, columns - 1).long())
+        return self._maps.flatten().take(cell.add_((tile * (rows * columns))[:, None]))
+
+    def sole_drop(self, tile: Tensor, points: Tensor) -> Tensor:
+        """[K, F, P]: how far the terrain below points [K, F, P, 3] of the soles lies under each foot's lowest one."""
+        below = self.height(tile, points[..., :2].flatten(1, 2)).view(points.shape[:-1])
+        return points[..., 2].amin(-1, keepdim=True) - below
 
     def scan(self, tile: Tensor, root_pos: Tensor, root_quat: Tensor) -> Tensor:
         """[K, S]: height at the scan points around roots [K, 3], [K, 4] on the tiles [K]."""
-        yaw = yaw_of(root_quat)
-        turn = torch.stack([yaw.cos(), -yaw.sin(), yaw.sin(), yaw.cos()], -1).view(len(yaw), 2, 2)
-        return self.height(tile, root_pos[:, None, :2] + self._points @ turn.mT)
+        if self._flat:
+            return torch.zeros(len(tile), len(self._points), device=root_pos.device)
+        yaw = yaw_of(root_quat)[:, None]
+        cos, sin = yaw.cos(), yaw.sin()
+        # The points' grid in units of cells, turned and moved: x and y apart, which are contiguous then.
+        along, across = (self._points * (1.0 / MAP_RESOLUTION)).unbind(-1)
+        middle = root_pos[:, :2] * (1.0 / MAP_RESOLUTION) + self._middle
+        x = torch.addcmul(middle[:, :1], cos, along).addcmul_(sin, across, value=-1)
+        y = torch.addcmul(middle[:, 1:], sin, along).addcmul_(cos, across)
+        return self._look_up(tile, x, y)

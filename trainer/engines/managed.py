@@ -16,9 +16,9 @@ from torch import Tensor
 
 from trainer.engines.ground import Ground
 from trainer.tasks.locomotion import LocomotionTask
-from trainer.tasks.running import Outcome, RunningTask, Start
+from trainer.tasks.outcome import Outcome, Start
+from trainer.tasks.running import RunningTask
 from trainer.tasks.state import RobotState
-from trainer.tasks.terrains import Terrain
 
 _ABSURD = 1e6
 """Finite values beyond this are a diverged simulation too: float32 observations would overflow next."""
@@ -33,13 +33,14 @@ class ManagedTask:
         read: Gives the `RobotState` of all robots, positions in their tiles' frames (`running.tile_of`). Asked once
             after every control step's physics, and again when new episodes have begun and kinematics are up to date.
         seed: Of everything random in the task.
-        level: Fixes the terrain level instead of the curriculum.
-        tiles: As for `RunningTask`.
+        difficulty: Fixes the terrains' difficulty instead of the curriculum.
+        tile_seed: As for `RunningTask`.
 
     Attributes:
         running: The task and its episodes.
         ground: Height maps of its tiles, for the scan and the ground below the feet.
         dynamics: [E, 5]: what was drawn for the episodes, for `RobotState.dynamics` where the engine randomises each.
+        motors: [E, 3, J]: likewise, factors on torque, stiffness and damping; None where motors are as they are.
         reward_rows: Row of each reward term in `Outcome.rates`.
     """
 
@@ -50,15 +51,17 @@ class ManagedTask:
         read: Callable[[], RobotState],
         *,
         seed: int,
-        level: int | None = None,
-        tiles: list[Terrain] | None = None,
+        difficulty: float | None = None,
+        tile_seed: int | None = None,
     ) -> None:
-        self.running = RunningTask(task, num_envs, seed=seed, level=level, tiles=tiles)
+        self.running = RunningTask(task, num_envs, seed=seed, difficulty=difficulty, tile_seed=tile_seed)
         self.ground = Ground(self.running.tiles, task.device)
         self.dynamics = torch.zeros(num_envs, 5, device=task.device)
         self._read = read
         self._outcome: Outcome | None = None
         self._judged = False
+        self._physics_step = 0
+        self.motors: Tensor | None = None
         self.reward_rows = {name: row for row, name in enumerate(task.config.rewards)}
         self._begun = torch.zeros(num_envs, dtype=torch.bool, device=task.device)
         self._any_begun = False
@@ -70,8 +73,16 @@ class ManagedTask:
 
     def act(self, actions: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Before the physics: joint targets [E, J] of actions [E, A], and pushes as of `RunningTask.draw_pushes`."""
-        self._judged = False
+        self._judged, self._physics_step = False, 0
         return self.running.act(actions), self.running.draw_pushes()
+
+    def next_targets(self, decimation: int) -> Tensor | None:
+        """Before every physics step, of `decimation` in a control step: targets [E, J]; None where they stay."""
+        if self.running.delay is None:
+            return None
+        targets = self.running.delay.at(self._physics_step, decimation)
+        self._physics_step += 1
+        return targets
 
     def outcome(self, episode_length: Tensor) -> Outcome:
         """After the physics: what the control step led to; worked out when it is first asked for.
@@ -103,6 +114,10 @@ class ManagedTask:
         """Where env_ids [K] begin anew; the engine puts them there, and `observations` then sees them there."""
         start = self.running.draw_start(env_ids)
         self.dynamics[env_ids] = start.dynamics
+        if start.motors is not None:
+            if self.motors is None:
+                self.motors = torch.ones(self.running.num_envs, *start.motors.shape[1:], device=self.task.device)
+            self.motors[env_ids] = start.motors
         self._begun[env_ids], self._any_begun = True, True
         return start
 

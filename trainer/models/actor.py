@@ -19,13 +19,12 @@ from rsl_rl.modules import EmpiricalNormalization
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo
-from p3kernels.estimators import CorrelatedGaussianPolicy, GaussianPolicy, MonteCarloPolicy
+from p3kernels import LatentMean
+from p3kernels.estimators import Estimator, Policy
+from p3kernels.estimators.gaussian import gaussian_kl
 from trainer.distributed import ONE_RANK
+from trainer.models.latent_noise import LatentNoise
 from trainer.models.networks import Latent, mlp
-
-Estimator = MomentMatching | MonteCarlo | CovarianceMatching | LatentMean
-Policy = GaussianPolicy | CorrelatedGaussianPolicy | MonteCarloPolicy
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,8 @@ class LatentActor(nn.Module, abc.ABC):
     is_recurrent: bool = False
     mlp: nn.Sequential
     log_std: nn.Parameter
+    latent_noise: LatentNoise | None
+    """The weight of the Σλ term; None without that term."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class LatentActor(nn.Module, abc.ABC):
         self.proprio_normalizer = EmpiricalNormalization(self.proprio_size) if obs_normalization else nn.Identity()
         self.scan_normalizer = EmpiricalNormalization(self.scan_size) if obs_normalization else nn.Identity()
         self.estimator: Estimator = LatentMean()
+        self.latent_noise: LatentNoise | None = None
         self.ranks = ONE_RANK
         self._policy: Policy | None = None
 
@@ -114,7 +116,8 @@ class LatentActor(nn.Module, abc.ABC):
             policy: Of the minibatch.
             latent: Of the minibatch.
             batch: The rows of `rollout` that are in it; `rows` [B] are their numbers.
-            rollout: The flattened rollout: `targets`, `actions`; row t·E + e is step t of environment e.
+            rollout: The flattened rollout: `targets`, `actions`, `continues` (1 where the next step is of the same
+                episode); row t·E + e is step t of environment e.
         """
         return RepresentationLoss(torch.zeros((), device=latent.mean.device), {})
 
@@ -137,7 +140,17 @@ class LatentActor(nn.Module, abc.ABC):
     def policy(self, obs: TensorDict) -> tuple[Policy, Latent]:
         """The marginal policy of the active estimator, and the latent distribution it marginalises."""
         context, latent = self.encode(obs)
-        return self.estimator.policy(self.mlp, context, latent.mean, latent.std, self.action_std), latent
+        return self.policy_of(context, latent), latent
+
+    def policy_of(self, context: Tensor, latent: Latent) -> Policy:
+        """The marginal policy of what `encode` gave."""
+        return self.estimator.policy(self.mlp, context, latent.mean, latent.std, self.action_std)
+
+    def recall(
+        self, context: Tensor, latent: Latent, remembered: Mapping[str, Tensor], seed: Tensor | None = None
+    ) -> Policy:
+        """The policy, at what `encode` gave, in which remembered actions are judged: `Estimator.recall`."""
+        return self.estimator.recall(self.mlp, context, latent.mean, latent.std, self.action_std, remembered, seed)
 
     def act_at_mean(self, obs: TensorDict) -> Tensor:
         """[B, A]: the deployed action, the policy network at the mean of the latent."""
@@ -194,9 +207,8 @@ class LatentActor(nn.Module, abc.ABC):
 
     @property
     def output_distribution_params(self) -> tuple[Tensor, ...]:
-        """Mean [B, A] and std [B, A] or Cholesky factor [B, A, A] of a Gaussian policy; a mixture has no such thing."""
-        policy = self.current_policy
-        return () if isinstance(policy, MonteCarloPolicy) else policy.params
+        """Mean [B, A] and std [B, A] or Cholesky factor [B, A, A] of a Gaussian policy; nothing of a mixture."""
+        return self.current_policy.params
 
     def get_output_log_prob(self, outputs: Tensor) -> Tensor:
         """[B] of actions [B, A] under the last stochastic call's policy."""
@@ -228,16 +240,3 @@ def observation_sets(obs: TensorDict, sets: dict[str, list[str]]) -> dict[str, l
         if missing:
             raise ValueError(f"obs_groups[{name!r}]: the environment has no group {missing}; it has {present}")
     return sets
-
-
-def gaussian_kl(old_mean: Tensor, old_scale: Tensor, new_mean: Tensor, new_scale: Tensor) -> Tensor:
-    """KL(old ‖ new) [B] of Gaussians of mean [B, A]: both of std [B, A], or both of Cholesky factor [B, A, A]."""
-    if old_scale.dim() == 2:
-        ratio = old_scale / new_scale
-        shift = (old_mean - new_mean) / new_scale
-        return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).sum(-1)
-    whitened = torch.linalg.solve_triangular(
-        new_scale, torch.cat([old_scale, (old_mean - new_mean)[..., None]], -1), upper=False
-    )
-    diagonals = [scale.diagonal(dim1=-2, dim2=-1).log().sum(-1) for scale in (old_scale, new_scale)]
-    return 0.5 * (whitened.square().sum((-2, -1)) - old_mean.shape[-1]) - diagonals[0] + diagonals[1]

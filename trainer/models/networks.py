@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from trainer.models.dense import MatrixLayer, run
 
 
 def mlp(sizes: Sequence[int]) -> nn.Sequential:
@@ -83,8 +86,10 @@ class Encoder(nn.Module):
 
     def forward(self, history: Tensor, scan: Tensor) -> Latent:
         """history [B, H·P] and scan [B, rows·columns], both normalised."""
-        proprio = self.history_head(self.history(history))
-        extero = self.scan_head(self.scan(scan))
+        if torch.jit.is_scripting():
+            proprio, extero = self.history_head(self.history(history)), self.scan_head(self.scan(scan))
+        else:
+            proprio, extero = run(history, self.history, self.history_head), run(scan, self.scan, self.scan_head)
         mean = torch.cat([proprio[:, : self.proprio_latent], extero[:, : self.extero_latent]], -1)
         log_var_end = proprio.shape[1] - self.velocity_size
         velocity = proprio[:, log_var_end:]
@@ -138,7 +143,7 @@ class Decoder(nn.Module):
     def forward(self, latent: Tensor, velocity: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Next proprioception [B, P] and scan [B, rows·columns] of latent [B, Z], velocity [B, 3], action [B, A]."""
         proprio, extero = latent.split(self.split, -1)
-        return self.proprio(torch.cat([proprio, velocity, action], -1)), self.scan(extero)
+        return run(torch.cat([proprio, velocity, action], -1), self.proprio), run(extero, self.scan)
 
 
 def _halved(size: int) -> int:
@@ -146,12 +151,13 @@ def _halved(size: int) -> int:
     return (size + 1) // 2
 
 
-class _GridLayer(nn.Module):
+class _GridLayer(MatrixLayer):
     """A convolution over a small grid, applied as the matrix that it is.
 
-    The grid is 11 × 17: the matrix of the convolution, made by convolving the unit images, is small, and a product
-    with it is several times faster on a CPU than convolving every image of a large batch. The result is the same to
-    rounding, the parameters are the convolution's.
+    The grid is 11 × 17: the matrix of the convolution is small, and a product with it is several times faster on a CPU
+    than convolving every image of a large batch. The result is the same to rounding, the parameters are the
+    convolution's. In `as_linear` the kernel is spread over the matrix; module by module the matrix is made by
+    convolving the unit images.
 
     Args:
         convolution: The layer.
@@ -162,6 +168,25 @@ class _GridLayer(nn.Module):
         super().__init__()
         self.convolution = convolution
         self.shape = shape
+        # A copy whose weights are their own numbers tells which of them each entry of the matrix is; 0 is none.
+        counting = copy.deepcopy(convolution).double().requires_grad_(False)
+        assert counting.bias is not None
+        counting.bias.zero_()
+        counting.weight.copy_(torch.arange(1.0, counting.weight.numel() + 1).view_as(counting.weight))
+        size = shape[0] * shape[1] * shape[2]
+        images = counting(torch.eye(size, dtype=torch.float64).view(-1, *shape))
+        self.matrix_shape, self.cells = (images[0].numel(), size), images[0, 0].numel()
+        which = images.flatten(1).t().flatten().round().long()
+        entries = which.nonzero().squeeze(-1)
+        # [K]: where in the flattened matrix [O·I] there are weights, and which. No buffers: they stay on the CPU.
+        self.entries, self.taps = entries, which[entries] - 1
+
+    def as_linear(self) -> tuple[Tensor, Tensor]:
+        """The convolution's matrix [O, I], and its bias for every cell [O]."""
+        bias = self.convolution.bias
+        assert bias is not None
+        matrix = _Spread.apply(self.convolution.weight, self.entries, self.taps, self.matrix_shape)
+        return matrix, bias.repeat_interleave(self.cells)
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C'·rows'·columns'] of images [B, C·rows·columns], flattened."""
@@ -172,6 +197,25 @@ class _GridLayer(nn.Module):
         units = torch.eye(size + 1, size, dtype=images.dtype, device=images.device)
         rows = self.convolution(units.view(-1, self.shape[0], self.shape[1], self.shape[2])).flatten(1)
         return torch.addmm(rows[size], images, rows[:size] - rows[size])
+
+
+class _Spread(torch.autograd.Function):
+    """A matrix of zeros, but for weights at some entries: each weight at many of them."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, entries: Tensor, taps: Tensor, shape: tuple[int, int]) -> Tensor:
+        ctx.save_for_backward(entries, taps)
+        ctx.weight_shape = weight.shape
+        matrix = weight.new_zeros(shape[0] * shape[1])
+        return matrix.index_copy_(0, entries, weight.flatten().index_select(0, taps)).view(shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        entries, taps = ctx.saved_tensors
+        d_weight = d_outputs[0].new_zeros(ctx.weight_shape.numel())
+        d_weight.index_add_(0, taps, d_outputs[0].reshape(-1).index_select(0, entries))
+        return d_weight.view(ctx.weight_shape), None, None, None
 
 
 def _convolution(inputs: int, outputs: int, grid: tuple[int, ...]) -> _GridLayer:

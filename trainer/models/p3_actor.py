@@ -15,8 +15,9 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from trainer.models.actor import LatentActor, Policy, RepresentationLoss
+from trainer.models.latent_noise import LatentNoise
 from trainer.models.networks import Decoder, Encoder, Latent
-from trainer.models.reconstruction import Reconstruction, latent_kl, reconstruction
+from trainer.models.reconstruction import KL_REDUCTIONS, Reconstruction, latent_kl, reconstruction
 
 
 class EncoderDecoderActor(LatentActor):
@@ -110,19 +111,47 @@ class P3Actor(EncoderDecoderActor):
     Args:
         *arguments: As for `EncoderDecoderActor`.
         beta: Weight of the latent's KL.
+        kl_reduction: Of that KL over the latent's dimensions: "mean" or "sum".
+        latent_noise_coef: Weight of the Σλ term (`trainer.models.latent_noise`); 0 for none.
+        latent_noise_target: Σv/σ² at which that weight is adapted to hold it; None for a constant weight.
+        latent_init_scale: Factor on the policy network's first weights of the latent's columns.
         **options: As for `EncoderDecoderActor`.
     """
 
-    def __init__(self, *arguments: Any, beta: float = 0.1, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        beta: float = 0.1,
+        kl_reduction: str = "mean",
+        latent_noise_coef: float = 0.0,
+        latent_noise_target: float | None = None,
+        latent_init_scale: float = 1.0,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
-        self.beta = beta
+        if kl_reduction not in KL_REDUCTIONS:
+            raise ValueError(f"kl_reduction: expected one of {', '.join(KL_REDUCTIONS)}, got {kl_reduction!r}")
+        if latent_noise_coef < 0:
+            raise ValueError(f"latent_noise_coef: expected 0 or a positive number, got {latent_noise_coef}")
+        if latent_noise_coef == 0 and latent_noise_target is not None:
+            raise ValueError("latent_noise_target: expected a latent_noise_coef to begin with, got 0")
+        if latent_init_scale < 0:
+            raise ValueError(f"latent_init_scale: expected 0 or a positive number, got {latent_init_scale}")
+        self.beta, self.kl_reduction = beta, kl_reduction
+        if latent_noise_coef > 0:
+            self.latent_noise = LatentNoise(latent_noise_coef, latent_noise_target)
+        if latent_init_scale != 1.0:
+            first = self.mlp[0]
+            assert isinstance(first, nn.Linear)
+            with torch.no_grad():
+                first.weight[:, -(self.encoder.proprio_latent + self.encoder.extero_latent) :] *= latent_init_scale
 
     def representation_loss(
         self, policy: Policy, latent: Latent, batch: Mapping[str, Any], rollout: Mapping[str, Any]
     ) -> RepresentationLoss:
         """MSE(y) + β KL(q ‖ N(0, I)), decoding the latent that the policy saw."""
         errors = self.reconstruct(policy.latent(), latent, batch)
-        kl = latent_kl(latent, self.encoder.proprio_latent)
+        kl = latent_kl(latent, self.encoder.proprio_latent, self.kl_reduction)
         return RepresentationLoss(
             self.representation_coef * (errors.total() + self.beta * kl), {**vars(errors), "latent_kl": kl}
         )

@@ -15,7 +15,7 @@ class Reconstruction:
     """Squared errors, each a mean over batch and dimensions."""
 
     proprio: Tensor
-    """Of the next proprioception, over steps whose next one belongs to the same episode."""
+    """Of the next proprioception, over steps whose next one is known."""
     scan: Tensor
     velocity: Tensor
 
@@ -39,7 +39,7 @@ def reconstruction(
         decoded: Next proprioception [B, P] and scan [B, S] from a latent.
         velocity: [B, 3], the estimate.
         next_proprio: [B, P], normalised.
-        next_valid: [B]: 1 where the next observation belongs to the same episode, else 0.
+        next_valid: [B]: 1 where `next_proprio` is the state that the step ended in, 0 where it is a new episode's.
         scan: [B, S], normalised.
         true_velocity: [B, 3].
         ranks: Over which the mean is that of all valid steps.
@@ -52,15 +52,21 @@ def reconstruction(
     )
 
 
-def latent_kl(latent: Latent, proprio_latent: int) -> Tensor:
-    """KL(q ‖ N(0, 1)), the mean of the two latents' means over batch and dimensions.
+KL_REDUCTIONS = ("mean", "sum")
 
-    A mean, as the reconstruction errors are: a KL summed over 110 dimensions against an error averaged over 96 would
-    switch the latent off at β = 0.1.
+
+def latent_kl(latent: Latent, proprio_latent: int, reduction: str = "mean") -> Tensor:
+    """KL(q ‖ N(0, 1)), a mean over the batch: of the two latents' means over dimensions, or the sum over dimensions.
+
+    A mean by default, as the reconstruction errors are: a KL summed over 110 dimensions against an error averaged over
+    96 switches the latent off at β = 0.1.
 
     Args:
         latent: q(z | o).
         proprio_latent: How many of the latent's first columns belong to the proprioception.
+        reduction: "mean", or "sum": the divergence of the whole latent.
     """
     kl = latent.kl_to_prior()
+    if reduction == "sum":
+        return kl.sum(-1).mean()
     return 0.5 * (kl[:, :proprio_latent].mean() + kl[:, proprio_latent:].mean())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainer.algorithms.schedule import Plateau
-from trainer.study.finished import LEVEL, REWARD, STEPS, Finished, find_finished
+from trainer.study.finished import DIFFICULTY, REWARD, STEPS, Finished, find_finished
 from trainer.study.plan import Run, Settings
 from trainer.study.statistics import Paired, area, holm, mean_std, paired
 
@@ -39,12 +39,12 @@ MEASURES = (
     Measure("area", "training reward, mean over the steps", 2, lambda run: area(run.curves[STEPS], run.curves[REWARD])),
     Measure("reward_half", "training reward at half of the steps", 2, lambda run: run.reward_at(0.5)),
     Measure("reward_end", "training reward at the end", 2, lambda run: run.reward_at(1.0)),
-    Measure("level", "final level", 2, lambda run: run.level),
+    Measure("difficulty", "final difficulty", 2, lambda run: run.difficulty),
     Measure("minutes", "training, minutes", 1, lambda run: run.seconds / 60),
 )
 PRIMARY = MEASURES[0]
 """Chosen before any two runs of a study had been compared: what all of them maximise, as deployed, on episodes
-that are the same for every run and at a level that no promotion rule decides."""
+that are the same for every run and at a difficulty that no promotion rule decides."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Analysis:
 
     def converged_at(self, run: Finished) -> int | None:
         """Iteration at which a run had converged, or None."""
-        return converged_at(run.curves[REWARD], run.curves[LEVEL], self.settings.plateau_window)
+        return converged_at(run.curves[REWARD], run.curves[DIFFICULTY], self.settings.plateau_window)
 
     def values(self, method: str, measure: Measure) -> dict[int, float]:
         """By seed."""
@@ -162,16 +162,16 @@ def analyse(settings: Settings) -> Analysis:
     return Analysis(settings, runs, unfinished, damaged)
 
 
-def converged_at(reward: np.ndarray, level: np.ndarray, window: int = 400) -> int | None:
-    """The first iteration at which the paper's criterion holds, or None: a plateau of the episode reward, at level 4.5.
+def converged_at(reward: np.ndarray, difficulty: np.ndarray, window: int = 400) -> int | None:
+    """The first iteration at which the paper's criterion holds, or None: a plateau of the reward, at difficulty 0.9.
 
     Args:
         reward: [T], NaN before the first episode has ended.
-        level: [T], NaN without a curriculum; then the plateau alone decides.
+        difficulty: [T], NaN without a curriculum; then the plateau alone decides.
         window: Iterations that the criterion looks at.
     """
     plateau = Plateau(window)
-    for index, (progress, height) in enumerate(zip(reward.tolist(), level.tolist(), strict=True)):
+    for index, (progress, height) in enumerate(zip(reward.tolist(), difficulty.tolist(), strict=True)):
         if math.isnan(progress):
             continue
         if plateau.update(progress, None if math.isnan(height) else height):

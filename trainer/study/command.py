@@ -10,19 +10,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
+from trainer.config import TrainConfig, task_of
 from trainer.interrupt import Interrupted
 from trainer.metrics import replace_file
+from trainer.processes import cores
 from trainer.study import cost, scale
 from trainer.study.analysis import Analysis, analyse
 from trainer.study.conduct import conduct
 from trainer.study.figures import write_figures
 from trainer.study.plan import STUDIES, EvalSettings, Settings, Study
-from trainer.study.pool import cores
 from trainer.study.section import merge, numbers_table, tests_table, write_section
-from trainer.tasks import TASKS, make_task
 
 COUNTS = {"cost": cost, "scale": scale}
 """Studies of one update, without a training."""
@@ -48,6 +49,10 @@ class StudyConfig:
     study can be gathered from several machines and days."""
     task: str = "walker-parkour"
     """As for p3 train."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SETTING=VALUE")] = ()
+    """Change settings of the task in every run, as for p3 train."""
+    settings: Path | None = None
+    """A JSON or TOML file of such settings."""
     num_envs: int = 64
     """Parallel environments of a run."""
     iterations: int = 150
@@ -56,8 +61,8 @@ class StudyConfig:
     """Processes at a time; one a core by default."""
     train: bool = True
     """With --no-train: evaluate and compare what is trained already, and leave the rest as it is."""
-    eval_level: int | None = None
-    """Fixed terrain level of the evaluation; 0 by default, on terrains."""
+    eval_difficulty: float | None = None
+    """Fixed difficulty of the evaluation's terrains, in [0, 1]; 0 by default, on terrains."""
     eval_seconds: float = 10.0
     """Length of its episodes."""
     eval_episodes: int = 128
@@ -142,11 +147,10 @@ def _shown(arguments: Sequence[str]) -> list[str]:
 
 
 def _settings(study: Study, config: StudyConfig) -> Settings:
-    if config.task not in TASKS:
-        raise ValueError(f"--task: no task {config.task!r}; the tasks are {', '.join(TASKS)}")
-    level = config.eval_level
-    if level is None and make_task(config.task).config.terrains:
-        level = 0
+    task = task_of(TrainConfig(task=config.task, set=config.set, settings=config.settings))
+    difficulty = config.eval_difficulty
+    if difficulty is None and task.terrains:
+        difficulty = 0.0
     return Settings(
         study=study,
         directory=config.dir,
@@ -155,10 +159,12 @@ def _settings(study: Study, config: StudyConfig) -> Settings:
         seeds=config.seeds,
         num_envs=config.num_envs,
         iterations=config.iterations,
-        evaluation=EvalSettings(level, config.eval_seconds, config.eval_episodes, config.eval_seed),
+        evaluation=EvalSettings(difficulty, config.eval_seconds, config.eval_episodes, config.eval_seed),
         reference=config.reference,
         plateau_window=config.plateau_window,
         records=config.records,
+        set=config.set,
+        settings=config.settings,
     )
 
 

@@ -1,4 +1,4 @@
-"""A trained run on fresh episodes at a fixed level, kept beside it as `eval.json` so that it is done once.
+"""A trained run on fresh episodes at a fixed difficulty, kept beside it as `eval.json` so that it is done once.
 
 In a process of its own: `python -m trainer.study.evaluation RUN_DIR`.
 """
@@ -24,7 +24,7 @@ from trainer.run_dir import locked
 from trainer.study.plan import EvalSettings, Run
 from trainer.study.state import final_checkpoint
 from trainer.study.versions import versions
-from trainer.tasks import make_task
+from trainer.tasks import LocomotionTask
 
 FILE_NAME = "eval.json"
 LATENTS = ("mean", "sample")
@@ -54,12 +54,16 @@ def measure(run_dir: Path, settings: EvalSettings) -> Numbers:
     """
     path, _, _ = newest_readable(run_dir)
     candidate = load_candidate(path)
-    actor, config = candidate.actor, candidate.config
+    actor = candidate.actor
     results: Numbers = {}
     for latent in LATENTS:
         torch.manual_seed(settings.seed)
         env = LocomotionEnv(
-            make_task(config.task), settings.episodes, seed=settings.seed, num_threads=1, level=settings.level
+            LocomotionTask(candidate.task),
+            settings.episodes,
+            seed=settings.seed,
+            num_threads=1,
+            difficulty=settings.difficulty,
         )
         if latent == "sample" and not _has_variance(actor, env):
             results[latent] = dict(results["mean"])
@@ -96,12 +100,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """What the study starts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--level", type=lambda text: None if text == "None" else int(text), default=0)
+    parser.add_argument("--difficulty", type=lambda text: None if text == "None" else float(text), default=0.0)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--seed", type=int, default=1000)
     options = parser.parse_args(argv)
-    settings = EvalSettings(options.level, options.seconds, options.episodes, options.seed)
+    settings = EvalSettings(options.difficulty, options.seconds, options.episodes, options.seed)
     try:
         with locked(options.run_dir):
             results = measure(options.run_dir, settings)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from trainer.study.analysis import PRIMARY, Analysis
-from trainer.study.finished import CURVES, LENGTH, LEVEL, PROGRESS, REWARD
+from trainer.study.finished import CURVES, DIFFICULTY, LENGTH, PROGRESS, REWARD
 from trainer.study.statistics import mean_std
 
 LABELS = {
     REWARD: "episode reward",
     LENGTH: "episode length, steps",
     PROGRESS: "progress term of the reward, 1 = as commanded",
-    LEVEL: "curriculum level",
+    DIFFICULTY: "curriculum difficulty",
 }
 # Okabe and Ito's colours, which the colour-blind tell apart; dashes and markers tell members of a family apart.
 STYLES: dict[str, tuple[str, str, str]] = {
@@ -74,8 +74,8 @@ def _curves(plt: Any, analysis: Analysis) -> Any:
         axis.set_xlabel("environment steps, thousands")
         axis.grid(alpha=0.3)
         axis.margins(x=0)
-        if key == LEVEL:
-            axis.set_ylim(bottom=0, top=max(1.0, axis.get_ylim()[1]))
+        if key == DIFFICULTY:
+            axis.set_ylim(bottom=0, top=max(0.2, axis.get_ylim()[1]))
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(9, len(labels)), frameon=False)
     return figure
@@ -95,7 +95,7 @@ def _final(plt: Any, analysis: Analysis) -> Any:
         spread = 0.0 if math.isnan(std) else std
         axis.errorbar(mean, row - 0.24, xerr=spread, color=colour, fmt="|", markersize=7, capsize=3, linewidth=1.2)
     evaluation = analysis.settings.evaluation
-    where = "" if evaluation.level is None else f" at level {evaluation.level}"
+    where = "" if evaluation.difficulty is None else f" at difficulty {evaluation.difficulty:g}"
     axis.set_yticks(range(len(methods)), methods)
     axis.set_ylim(len(methods) - 0.4, -0.6)
     axis.set_xlabel(

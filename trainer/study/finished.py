@@ -22,9 +22,11 @@ from trainer.study.evaluation import Numbers, read_evaluation
 from trainer.study.plan import EvalSettings, Run, flat
 from trainer.study.state import BOOKKEEPING, SESSIONS, OtherSettings, state_of
 
-REWARD, LENGTH, LEVEL, STEPS = "episode/reward", "episode/length", "curriculum/level", "steps/total"
+REWARD, LENGTH, DIFFICULTY, STEPS = "episode/reward", "episode/length", "curriculum/difficulty", "steps/total"
 PROGRESS, SECONDS = "reward/progress", "time/total_seconds"
-CURVES = (REWARD, LENGTH, PROGRESS, LEVEL)
+CURVES = (REWARD, LENGTH, PROGRESS, DIFFICULTY)
+_LEVEL, _LAST_LEVEL = "curriculum/level", 5
+"""Before version 0.2 difficulty was logged, and evaluated at, as a level of 0 to 5."""
 _DIGITS = 6
 """Significant ones of a record's curves."""
 
@@ -43,12 +45,12 @@ class Finished:
     evaluated_with: tuple[str, ...]
 
     @property
-    def level(self) -> float:
-        """Mean curriculum level at the end; NaN without a curriculum."""
-        return _last(self.curves[LEVEL])
+    def difficulty(self) -> float:
+        """Mean curriculum difficulty at the end; NaN without a curriculum."""
+        return _last(self.curves[DIFFICULTY])
 
     def evaluated(self, latent: str, name: str) -> float:
-        """A number of the fixed-level evaluation."""
+        """A number of the evaluation at a fixed difficulty."""
         return self.evaluation[latent][name]
 
     def reward_at(self, share: float) -> float:
@@ -73,7 +75,7 @@ def _from_directory(run: Run, evaluation: Numbers) -> Finished:
     rows = read_metrics(run.path)
     if not rows or rows[-1]["iteration"] != run.target:
         raise ValueError(f"{run.path}: its metrics end before iteration {run.target}")
-    curves = {key: _array(row.get(key) for row in rows) for key in (*CURVES, STEPS)}
+    curves = _curves({key: [row.get(key) for row in rows] for key in (*CURVES, STEPS, _LEVEL)})
     return Finished(
         run,
         curves,
@@ -116,11 +118,14 @@ def read_record(run: Run, evaluation: EvalSettings, records: Path) -> Finished |
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if "level" in content["evaluation_settings"]:
+            level = content["evaluation_settings"].pop("level")
+            content["evaluation_settings"]["difficulty"] = None if level is None else level / _LAST_LEVEL
         for kind, expected in (("settings", _learned(run)), ("evaluation_settings", dataclasses.asdict(evaluation))):
             for name, value in expected.items():
-                if content[kind][name] != value:
+                if content[kind].get(name, value) != value:  # what it does not say, its version did not have
                     raise OtherSettings(f"{path}: has {name} {content[kind][name]!r}, this study {value!r}")
-        curves = {key: _array(content["curves"][key]) for key in (*CURVES, STEPS)}
+        curves = _curves(content["curves"])
         if any(len(curve) != run.target for curve in curves.values()):
             raise ValueError(f"its curves are not of {run.target} iterations")
         return Finished(
@@ -135,6 +140,13 @@ def read_record(run: Run, evaluation: EvalSettings, records: Path) -> Finished |
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: expected the record of a run ({error!r})") from error
+
+
+def _curves(values: dict[str, list[float | None]]) -> dict[str, np.ndarray]:
+    """Those of `CURVES`, and `STEPS`, by name; of an earlier version's run, the difficulty of its levels."""
+    if _LEVEL in values and all(value is None for value in values.get(DIFFICULTY, [])):
+        values = {**values, DIFFICULTY: [None if value is None else value / _LAST_LEVEL for value in values[_LEVEL]]}
+    return {key: _array(values[key]) for key in (*CURVES, STEPS)}
 
 
 def _learned(run: Run) -> dict[str, Any]:

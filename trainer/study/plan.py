@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.algorithms.methods import parse_method
-from trainer.config import TrainConfig, resolve
-from trainer.tasks import make_task
+from trainer.config import TrainConfig, resolve, task_of
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,10 @@ STUDIES = {
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """The measure that ranks: fresh episodes at one fixed level, which no promotion rule decides about."""
+    """The measure that ranks: fresh episodes at one fixed difficulty, which no promotion rule decides about."""
 
-    level: int | None = 0
-    """Of the terrain; None on a plane."""
+    difficulty: float | None = 0.0
+    """Of the terrain, in [0, 1]; None on a plane."""
     seconds: float = 10.0
     """Length of an episode."""
     episodes: int = 128
@@ -88,6 +87,10 @@ class Settings:
     plateau_window: int = 400
     records: Path | None = None
     """Of finished runs; None for none."""
+    set: tuple[str, ...] = ()
+    """Settings of the task, as for `p3 train --set`."""
+    settings: Path | None = None
+    """A file of such settings."""
 
     def __post_init__(self) -> None:
         _check_unique("--methods", [parse_method(method).name for method in self.methods])
@@ -102,25 +105,35 @@ class Settings:
         if self.plateau_window < 2:
             raise ValueError(f"--plateau-window: expected at least 2, got {self.plateau_window}")
         self.runs()  # what p3 train would refuse is refused here
-        levels = make_task(self.task).config.num_levels if make_task(self.task).config.terrains else 0
-        if evaluation.level is not None and not 0 <= evaluation.level < levels:
-            raise ValueError(f"--eval-level: {self.task} has {levels} terrain levels, got {evaluation.level}")
+        if evaluation.difficulty is not None:
+            if not task_of(self.runs()[0].config).terrains:
+                raise ValueError(f"--eval-difficulty: {self.task} has no terrains, got {evaluation.difficulty:g}")
+            if not 0 <= evaluation.difficulty <= 1:
+                raise ValueError(f"--eval-difficulty: expected a number in [0, 1], got {evaluation.difficulty:g}")
 
     def runs(self) -> list[Run]:
         """Every run, seed by seed: what is interrupted early compares all methods on a few seeds."""
-        return [Run(self._config(method, seed)) for seed in self.seeds for method in self.methods]
+        return [Run(self._config(method, seed), self._given()) for seed in self.seeds for method in self.methods]
 
     def _config(self, method: str, seed: int) -> TrainConfig:
         config = TrainConfig(
             task=self.task,
+            set=self.set,
+            settings=self.settings,
             method=method,
             num_envs=self.num_envs,
             iterations=self.iterations,
             seed=seed,
+            processes=1,
             num_threads=1,
             run_dir=self.directory / f"{self.task}-{method}-{seed}",
         )
         return resolve(config)
+
+    def _given(self) -> tuple[str, ...]:
+        """The settings of the task as `p3 train` takes them."""
+        file = () if self.settings is None else ("--settings", str(self.settings))
+        return (*file, *(("--set", *self.set) if self.set else ()))
 
 
 @dataclass(frozen=True)
@@ -129,6 +142,8 @@ class Run:
 
     config: TrainConfig
     """Resolved: what `p3 train` writes to config.json."""
+    task_options: tuple[str, ...] = ()
+    """Options of `p3 train` for the settings of the task."""
 
     @property
     def path(self) -> Path:
@@ -151,8 +166,10 @@ class Run:
             "method": self.config.method,
             "num-envs": self.config.num_envs,
         }
-        options |= {"iterations": self.target, "seed": self.config.seed, "num-threads": 1, "run-dir": self.path}
-        return ["train", *(text for name, value in options.items() for text in (f"--{name}", str(value)))]
+        options |= {"iterations": self.target, "seed": self.config.seed, "processes": 1, "num-threads": 1}
+        options["run-dir"] = self.path
+        given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        return ["train", *given, *self.task_options]
 
 
 def _check_unique(option: str, values: Sequence[Any]) -> None:

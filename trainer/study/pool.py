@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from trainer.processes import end_with_parent, environment
+
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-_PR_SET_PDEATHSIG = 1
 Key = TypeVar("Key", bound=Hashable)
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def python_command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -54,8 +47,6 @@ class Pool(Generic[Key]):
 
     def start(self, key: Key, command: Sequence[str], log: Path) -> None:
         """Starts a process whose output goes to the end of `log`."""
-        root = str(Path(__file__).resolve().parents[2])  # the package as it was imported here, installed or not
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._running[key] = subprocess.Popen(
@@ -63,9 +54,9 @@ class Pool(Generic[Key]):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
+                env=environment(**_ONE_THREAD),
                 start_new_session=True,
-                preexec_fn=_end_with(os.getpid()),  # noqa: PLW1509  there are no other threads here
+                preexec_fn=end_with_parent(),  # noqa: PLW1509  there are no other threads here
             )
 
     def ended(self) -> list[tuple[Key, int]]:
@@ -80,20 +71,6 @@ class Pool(Generic[Key]):
         """Sends a signal to all of them."""
         for process in self._running.values():
             process.send_signal(number)
-
-
-def _end_with(parent: int) -> Callable[[], None] | None:
-    """What a child does before it becomes another program: asks for SIGTERM at its parent's death."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None).prctl  # looked up here: after the fork as little as possible
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it died before we asked
-            os._exit(128 + signal.SIGTERM)
-
-    return ask
 
 
 def last_lines(log: Path, count: int = 8) -> list[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import tyro
 
-from p3kernels import CovarianceMatching, MomentMatching, MonteCarlo
 from trainer.algorithms.methods import parse_method
 from trainer.metrics import replace_file
 from trainer.study.cost import METHODS, PAPER
@@ -129,7 +128,7 @@ def count_methods(methods: Sequence[str], counted: tuple[int, int]) -> dict[str,
     for method in methods:
         print(f"counting {method} ...", file=sys.stderr, flush=True)
         counts[method] = {"ours": [count_update(method, num_envs, None) for num_envs in counted]}
-        if isinstance(parse_method(method).estimator, MomentMatching | MonteCarlo | CovarianceMatching):
+        if parse_method(method).estimator.operators:
             counts[method]["plain"] = [count_update(method, num_envs, "reference") for num_envs in counted]
     return counts
 
@@ -141,7 +140,8 @@ def scaled(counts: Counts, method: str, counted: tuple[int, int], num_envs: floa
         for pair in (counts[method]["ours"], counts[method].get("plain"))
     )
     assert ours is not None
-    return Scaled(ours, plain, isinstance(parse_method(method).estimator, MonteCarlo))
+    estimator = parse_method(method).estimator
+    return Scaled(ours, plain, estimator.operators and estimator.num_latents > 0)
 
 
 def memory_table(rows: Mapping[str, Scaled]) -> str:

@@ -129,7 +129,7 @@ def training_command(analysis: Analysis) -> str:
 
 def _measure(analysis: Analysis) -> str:
     evaluation = analysis.settings.evaluation
-    where = "" if evaluation.level is None else f" at level {evaluation.level}"
+    where = "" if evaluation.difficulty is None else f" at difficulty {evaluation.difficulty:g}"
     survival = [run.evaluated("mean", "survival") for runs in analysis.runs.values() for run in runs.values()]
     return (
         f"The measure that ranks (bold) was chosen before any of these runs were compared, and the curriculum's"
@@ -156,13 +156,13 @@ def _convergence(analysis: Analysis) -> str:
     settings = analysis.settings
     text = (
         f"Converged is the paper's criterion: the episode reward has not risen by more than 1 % over"
-        f" {settings.plateau_window} iterations and the mean level is at least 4.5."
+        f" {settings.plateau_window} iterations and the mean difficulty is at least 0.9."
     )
     if settings.iterations < settings.plateau_window:
         text += f" A run of {settings.iterations} iterations is shorter than that window, so none can be."
-    levels = [run.level for runs in analysis.runs.values() for run in runs.values() if not math.isnan(run.level)]
-    if levels:
-        text += f" The highest final level of a run is {max(levels):.2f}."
+    reached = [run.difficulty for runs in analysis.runs.values() for run in runs.values()]
+    if reached := [difficulty for difficulty in reached if not math.isnan(difficulty)]:
+        text += f" The highest final difficulty of a run is {max(reached):.2f}."
     return text
 
 

@@ -18,8 +18,11 @@ State = Literal["missing", "unfinished", "trained"]
 
 SESSIONS = "study.json"
 """In a run's directory: when and with which versions a study trained it."""
-BOOKKEEPING = ("run-dir", "resume", "max-minutes", "save-interval", "keep-checkpoints", "tensorboard", "wandb-project")
-"""Settings that change nothing of what is learned."""
+BOOKKEEPING = (
+    *("run-dir", "resume", "max-minutes", "save-interval", "keep-checkpoints", "tensorboard", "wandb-project"),
+    *("processes", "eval-interval", "eval-difficulty", "eval-episodes", "eval-seconds"),
+)
+"""Settings that change nothing of what is learned, or, as the processes, only the order of sums and random numbers."""
 _TAIL_BYTES = 1 << 16
 """More than a line of `metrics.jsonl`."""
 
@@ -40,7 +43,8 @@ def check_settings(run: Run) -> None:
         return
     found, expected = flat(load_config(path)), flat(run.config)
     for name, value in expected.items():
-        if name not in BOOKKEEPING and found[name] != value:
+        # What it does not say, its version did not have.
+        if name not in BOOKKEEPING and found.get(name, value) != value:
             raise OtherSettings(f"--{name}: {run.path} was trained with {found[name]!r}, this study has {value!r}")
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer.tasks.locomotion import LocomotionTask, TaskConfig
-    from trainer.tasks.registry import TASKS, make_task
+    from trainer.tasks.registry import TASKS, find_task, make_task
 
-__all__ = ["TASKS", "LocomotionTask", "TaskConfig", "make_task"]
+__all__ = ["TASKS", "LocomotionTask", "TaskConfig", "find_task", "make_task"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The terrain curriculum: who traverses a terrain gets a harder one, who fails an easier one."""
+"""The terrain curriculum: who traverses a terrain gets a harder one, who hardly gets going an easier one."""
 
 from __future__ import annotations
 
@@ -9,21 +9,29 @@ from torch import Tensor
 
 
 class Curriculum:
-    """The paper's promote/demote rule over terrain rows.
+    """Where each environment stands on the ladder of difficulty.
 
-    Each environment keeps one terrain type for good and moves along its levels, 0 the easiest. All tensors live on the
-    generator's device.
+    Each environment keeps one terrain type for good and moves along its levels, 0 the easiest. One that has traversed
+    the last level is solved: it meets all levels at random, until it is demoted back to the last. All tensors live on
+    the generator's device.
 
     Attributes:
-        level: [E] int64, in [0, num_levels).
+        position: [E] int64: the level, in [0, num_levels), or num_levels for a solved environment.
         terrain_type: [E] int64, in [0, num_types); every type has as many environments as any other, give or take one.
     """
 
-    level: Tensor
+    position: Tensor
     terrain_type: Tensor
 
     def __init__(
-        self, num_envs: int, num_types: int, num_levels: int, generator: torch.Generator, max_initial_level: int = 0
+        self,
+        num_envs: int,
+        num_types: int,
+        num_levels: int,
+        generator: torch.Generator,
+        *,
+        max_first_level: int = 0,
+        redraw_solved: bool = True,
     ) -> None:
         """Draws the types and the first levels.
 
@@ -32,7 +40,8 @@ class Curriculum:
             num_types: Number of terrain types, at least 1.
             num_levels: Number of difficulty levels, at least 1.
             generator: Shuffles the types and draws the levels; not used after that.
-            max_initial_level: Levels start uniform in [0, max_initial_level].
+            max_first_level: Levels start uniform in [0, max_first_level].
+            redraw_solved: Whether who has traversed the last level is solved, or stays at the last level.
 
         Raises:
             ValueError: A number is out of its range.
@@ -40,21 +49,27 @@ class Curriculum:
         for name, value in (("num_envs", num_envs), ("num_types", num_types), ("num_levels", num_levels)):
             if value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}")
-        if not 0 <= max_initial_level < num_levels:
+        if not 0 <= max_first_level < num_levels:
             raise ValueError(
-                f"max_initial_level: expected a level in [0, num_levels = {num_levels}), got {max_initial_level}"
+                f"max_first_level: expected a level in [0, num_levels = {num_levels}), got {max_first_level}"
             )
         self.num_types = num_types
         self.num_levels = num_levels
+        self._top = num_levels if redraw_solved else num_levels - 1
         device = generator.device
         self.terrain_type = torch.randperm(num_envs, generator=generator, device=device) % num_types
-        self.level = torch.randint(max_initial_level + 1, (num_envs,), generator=generator, device=device)
+        self.position = torch.randint(max_first_level + 1, (num_envs,), generator=generator, device=device)
+
+    def draw_level(self, env_ids: Tensor, uniform: Tensor) -> Tensor:
+        """[N] int64: the level of a new episode of env_ids [N]; uniform [N], in [0, 1), draws that of the solved."""
+        position = self.position[env_ids]
+        return torch.where(position < self.num_levels, position, (uniform * self.num_levels).long())
 
     def update(self, env_ids: Tensor, traversed: Tensor, failed: Tensor) -> None:
         """Moves environments whose episode ended: up if traversed, else down if failed, else not at all.
 
-        The top level and level 0 hold who would leave them. An environment that did both, such as one that fell after
-        it had arrived, is promoted.
+        The top and level 0 hold who would leave them. An environment that did both, such as one that fell after it had
+        arrived, is promoted.
 
         Args:
             env_ids: [N] int64, each environment at most once.
@@ -69,25 +84,28 @@ class Curriculum:
         _check("failed", failed, torch.bool, len(env_ids))
         # On a GPU this look at the values would stall every step; there the index kernel stops on ids that are too big.
         if env_ids.device.type == "cpu":
-            _check_range("env_ids", env_ids, len(self.level))
+            _check_range("env_ids", env_ids, len(self.position))
         step = traversed.long() - (failed & ~traversed).long()
-        self.level[env_ids] = (self.level[env_ids] + step).clamp(0, self.num_levels - 1)
+        self.position[env_ids] = (self.position[env_ids] + step).clamp(0, self._top)
 
-    def mean_level(self) -> float:
-        """The paper's curriculum difficulty: the mean level over the environments. Waits for the device."""
-        return self.level.double().mean().item()
+    def difficulty(self) -> Tensor:
+        """[E] float32, in [0, 1]: that of the level where each environment stands; 1 for the solved."""
+        return self.position.float().div(max(self.num_levels - 1, 1)).clamp(max=1.0)
 
-    def mean_level_by_type(self) -> Tensor:
-        """[num_types] float32: the mean level over the environments of each type, NaN for a type without any."""
-        total = torch.zeros(self.num_types, dtype=torch.int64, device=self.level.device)
-        count = total.clone()
-        total.index_add_(0, self.terrain_type, self.level)
-        count.index_add_(0, self.terrain_type, torch.ones_like(self.level))
-        return total / count
+    def difficulty_by_type(self) -> tuple[list[float], list[int]]:
+        """The mean difficulty over the environments of each type, NaN for a type without any, and their number.
+
+        The paper's curriculum difficulty is the mean over all environments. Waits for the device.
+        """
+        total = torch.zeros(self.num_types, device=self.position.device)
+        count = torch.zeros_like(total)
+        total.index_add_(0, self.terrain_type, self.difficulty())
+        count.index_add_(0, self.terrain_type, torch.ones_like(self.position, dtype=torch.float32))
+        return (total / count).tolist(), [int(number) for number in count.tolist()]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copies of `level` and `terrain_type`."""
-        return {"level": self.level.clone(), "terrain_type": self.terrain_type.clone()}
+        """Copies of `position` and `terrain_type`."""
+        return {"position": self.position.clone(), "terrain_type": self.terrain_type.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Takes over what `state_dict` gave, from any device.
@@ -96,14 +114,15 @@ class Curriculum:
             ValueError: `state` is not of a curriculum with these numbers of environments, types and levels; nothing
                 has changed then.
         """
-        if set(state) != {"level", "terrain_type"}:
+        if set(state) != {"position", "terrain_type"}:
             raise ValueError(
-                f"state: expected the keys level, terrain_type, got {', '.join(map(str, state)) or 'none'}"
+                f"curriculum: expected position, terrain_type, got {', '.join(map(str, state)) or 'nothing'}; a run of"
+                " an earlier version can be evaluated and played, not continued"
             )
-        for name, size in (("level", self.num_levels), ("terrain_type", self.num_types)):
-            _check(f"state[{name!r}]", state[name], torch.int64, len(self.level))
-            _check_range(f"state[{name!r}]", state[name], size)
-        self.level.copy_(state["level"])
+        for name, size in (("position", self._top + 1), ("terrain_type", self.num_types)):
+            _check(f"curriculum: {name}", state[name], torch.int64, len(self.position))
+            _check_range(f"curriculum: {name}", state[name], size)
+        self.position.copy_(state["position"])
         self.terrain_type.copy_(state["terrain_type"])
 
 

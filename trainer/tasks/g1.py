@@ -52,7 +52,7 @@ G1_FLAT = TaskConfig(
 G1_PARKOUR = replace(
     G1_FLAT,
     name="g1-parkour",
-    rewards={**G1_FLAT.rewards, "height": -5.0, "vertical_velocity": -0.2, "foot_edge": -0.5},
+    rewards={**G1_FLAT.rewards, "height": -5.0, "vertical_velocity": -0.2, "stumble": -1.0, "foot_edge": -1.0},
     command_x=(0.4, 1.0),
     command_y=(0.0, 0.0),
     command_yaw=(-0.8, 0.8),
@@ -67,5 +67,8 @@ G1_PARKOUR = replace(
         "dual_row_stones",
         "single_row_stones",
         "sparse_stones",
+        "flat",
     ),
+    max_tilt=0.9,
+    min_height=0.5,
 )

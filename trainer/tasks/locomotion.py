@@ -5,8 +5,9 @@ Nothing here knows an engine; `running.py` keeps the episodes, and an environmen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -19,9 +20,13 @@ from trainer.tasks.robots import RobotSpec, by_pattern
 from trainer.tasks.rotation import gravity_in_body, rotate_inverse, wrap_angle, yaw_of
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.state import Episode, RobotState
+from trainer.tasks.terrains import FLAT, PIT_FLOOR, TERRAINS
 
 PROPRIO_TERMS = ("ang_vel", "gravity", "command", "joint_pos", "joint_vel", "action")
 """In this order; a task leaves out what its robot cannot sense."""
+PRIVILEGED_TERMS = ("velocity", "ang_vel", "scan", "foot_contact", "foot_height", "dynamics")
+"""What the critic sees after the proprioception without noise, in this order; also the joint velocities, where the
+proprioception has none."""
 SCAN_SIZE = SCAN_ROWS * SCAN_COLUMNS
 
 
@@ -53,14 +58,31 @@ class TaskConfig:
     """Yaw rate is commanded to hold the initial heading, as on a course."""
     terrains: tuple[str, ...] = ()
     """Empty: an endless plane."""
-    num_levels: int = 6
-    """Difficulty is level / (num_levels - 1)."""
+    num_levels: int = 11
+    """Steps of the curriculum; difficulty is level / (num_levels - 1)."""
+    first_difficulty: float = 0.2
+    """Environments begin at levels drawn from difficulty 0 up to this one."""
+    demote_below: float = 0.5
+    """Share of its way, the course or what the command asked for, below which an episode demotes its environment."""
+    demote_on_fall: bool = False
+    """Demote after every fall too, as the paper says."""
+    redraw_solved: bool = True
+    """Whether environments that have traversed the last level meet all levels at random, or stay at the last."""
+    soft_until: int = 0
+    """Control steps of each environment (iterations × steps of a rollout) during which episodes begin on soft terrain:
+    gaps and the room between stones are filled at z = 0, but scan, foot ground and `foot_edge` see them."""
     tile_variants: int = 2
-    """Tiles of one terrain and level, with different random stones."""
+    """Tiles of one terrain and difficulty, with different random stones."""
     max_tilt: float = 0.6
     """Sine of the tilt that ends an episode."""
     min_height: float = 0.7
-    """Root above the feet's ground, as a fraction of standing, below which an episode ends."""
+    """Root above the ground under the loaded feet, as a fraction of standing, below which an episode ends."""
+    pit_depth: float = 0.4
+    """Metres below z = 0 of a sole that end an episode: nothing to stand on is as deep, the robot is in a pit."""
+    stumble_ratio: float = 2.0
+    """Horizontal over vertical force on a foot from which on it stumbles; more than any friction gives."""
+    edge_drop: float = 0.04
+    """Metres that the terrain lies below a point of a loaded sole from which on the point is off the terrain."""
     dynamics: Dynamics = field(default_factory=Dynamics)
     noise: ObservationNoise = field(default_factory=ObservationNoise)
 
@@ -71,8 +93,44 @@ class TaskConfig:
         for name in self.proprio:
             if name not in PROPRIO_TERMS:
                 raise ValueError(f"task {self.name}: no proprioception {name!r}; expected some of {PROPRIO_TERMS}")
-        if self.num_levels < 2:
-            raise ValueError(f"task {self.name}: num_levels must be at least 2, got {self.num_levels}")
+        for name in self.terrains:
+            if name not in TERRAINS:
+                raise ValueError(f"task {self.name}: no terrain {name!r}; the terrains are {', '.join(TERRAINS)}")
+        limits = {
+            "num_levels": (2, math.inf),
+            "tile_variants": (1, math.inf),
+            "soft_until": (0, math.inf),
+            "first_difficulty": (0, 1),
+            "demote_below": (0, 1),
+            "max_tilt": (0, 1),
+            "min_height": (0, 1),
+            "pit_depth": (0, -PIT_FLOOR),
+            "stumble_ratio": (0, math.inf),
+            "edge_drop": (0, math.inf),
+        }
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                most = "" if high == math.inf else f" and at most {high:g}"
+                raise ValueError(f"task {self.name}: {name} must be at least {low:g}{most}, got {value}")
+
+
+def by_the_paper(config: TaskConfig) -> TaskConfig:
+    """The task with the paper's literal curriculum, called NAME-paper.
+
+    Six levels from 0 on, up after a traversal, down after every failure, and no flat ground among the terrains. What
+    the paper does not say, such as terminations and rewards, is as in the task.
+    """
+    return replace(
+        config,
+        name=f"{config.name}-paper",
+        terrains=tuple(name for name in config.terrains if name != FLAT),
+        num_levels=6,
+        first_difficulty=0.0,
+        demote_on_fall=True,
+        redraw_solved=False,
+        soft_until=0,
+    )
 
 
 class LocomotionTask:
@@ -93,6 +151,8 @@ class LocomotionTask:
             standing_height=robot.standing_height,
             control_dt=config.control_dt,
             progress_ramp=config.progress_ramp,
+            stumble_ratio=config.stumble_ratio,
+            edge_drop=config.edge_drop,
         )
         sizes = {"ang_vel": 3, "gravity": 3, "command": 3}
         self.proprio_layout = {name: sizes.get(name, robot.num_joints) for name in config.proprio}
@@ -126,6 +186,17 @@ class LocomotionTask:
         """P: 96 for the G1."""
         return sum(self.proprio_layout.values())
 
+    @property
+    def privileged_terms(self) -> tuple[str, ...]:
+        """What the group `critic` has after the proprioception, in this order."""
+        return PRIVILEGED_TERMS if "joint_vel" in self.config.proprio else (*PRIVILEGED_TERMS, "joint_vel")
+
+    @property
+    def critic_scan(self) -> slice:
+        """The height scan's columns in the group `critic`: see `observe`."""
+        first = self.proprio_size + 6
+        return slice(first, first + SCAN_SIZE)
+
     def targets(self, action: Tensor) -> Tensor:
         """Joint targets [E, J] of action [E, A]."""
         return self.default_pos + self.action_scale * action
@@ -155,29 +226,36 @@ class LocomotionTask:
         """[E, 3]: the root's linear velocity, body frame: what the encoder has to estimate."""
         return rotate_inverse(state.root_quat, state.root_lin_vel)
 
-    def observe(self, state: RobotState, episode: Episode, generator: torch.Generator) -> dict[str, Tensor]:
-        """The observation groups; `episode.history` must already hold the current proprioception."""
+    def observe(
+        self, state: RobotState, episode: Episode, generator: torch.Generator, clean: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The observation groups.
+
+        Args:
+            state: Of E robots.
+            episode: Its history must already hold the current proprioception.
+            generator: Of the noise.
+            clean: [E, P]: `proprio(state, episode)`, where it is there already.
+        """
         scan = self.scan(state)
         noise = self.config.noise.scan * (2 * self._uniform(generator, *scan.shape) - 1)
         velocity = self.velocity(state)
-        clean = self.proprio(state, episode)
-        privileged = [
-            clean,
-            velocity,
-            state.root_ang_vel,
-            scan,
-            state.foot_contact.float(),
-            state.foot_pos[..., 2] - state.foot_ground,
-            state.dynamics,
-        ]
-        if "joint_vel" not in self.config.proprio:
-            privileged.append(state.joint_vel)
+        clean = self.proprio(state, episode) if clean is None else clean
+        privileged = {
+            "velocity": velocity,
+            "ang_vel": state.root_ang_vel,
+            "scan": scan,
+            "foot_contact": state.foot_contact.float(),
+            "foot_height": state.foot_pos[..., 2] - state.foot_ground,
+            "dynamics": state.dynamics,
+            "joint_vel": state.joint_vel,
+        }
         return {
             "proprio": episode.history[:, -1],
             "history": episode.history.flatten(1),
             "extero": scan + noise,
             "velocity": velocity,
-            "critic": torch.cat(privileged, -1),
+            "critic": torch.cat([clean, *(privileged[name] for name in self.privileged_terms)], -1),
         }
 
     def reward_rates(self, state: RobotState, episode: Episode) -> Tensor:
@@ -193,9 +271,9 @@ class LocomotionTask:
         config = self.config
         gravity = gravity_in_body(state.root_quat)
         tilted = (gravity[:, :2].norm(dim=-1) > config.max_tilt) | (gravity[:, 2] > 0)
-        ground = state.foot_ground.amax(-1)
-        low = state.root_pos[:, 2] - ground < config.min_height * config.robot.standing_height
-        return tilted | low | state.body_contact
+        low = state.root_pos[:, 2] - state.ground_below() < config.min_height * config.robot.standing_height
+        in_pit = state.foot_pos[..., 2].amin(-1) < -config.pit_depth
+        return tilted | low | in_pit | state.body_contact
 
     def sample_command(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Commands [K, 3] and the steps they last [K]."""

@@ -24,6 +24,14 @@ class Dynamics:
     """Added to the root's velocity in x and in y, m/s."""
     push_interval: Range = (5.0, 10.0)
     """Seconds between pushes."""
+    action_delay: Range = (0.0, 0.0)
+    """Seconds from an action to the motors, in whole physics steps (5 ms); beyond the paper's table, as all below."""
+    motor_strength: Range = (1.0, 1.0)
+    """Factor on what a motor gives: its torque and its limit, a joint each."""
+    stiffness: Range = (1.0, 1.0)
+    """Factor on the gain of the joint's position, a joint each."""
+    damping: Range = (1.0, 1.0)
+    """Factor on the gain of the joint's velocity, a joint each."""
 
 
 @dataclass(frozen=True)

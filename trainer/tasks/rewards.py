@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.tasks.rotation import gravity_in_body, rotate_inverse, yaw_of
-from trainer.tasks.state import Episode, RobotState
+from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class RewardContext:
     control_dt: float
     progress_ramp: float
     """Seconds."""
+    stumble_ratio: float
+    edge_drop: float
+    """m."""
 
 
 Term = Callable[[RobotState, Episode, RewardContext], Tensor]
@@ -39,7 +42,7 @@ def _moving(episode: Episode) -> Tensor:
     return (episode.command.norm(dim=-1) > 0.1).float()
 
 
-def _planar_velocity(state: RobotState) -> Tensor:
+def planar_velocity(state: RobotState) -> Tensor:
     """[E, 2]: forward and left, in the heading frame."""
     yaw = yaw_of(state.root_quat)
     forward = state.root_lin_vel[:, 0] * yaw.cos() + state.root_lin_vel[:, 1] * yaw.sin()
@@ -49,7 +52,7 @@ def _planar_velocity(state: RobotState) -> Tensor:
 
 def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """exp(-|error|² / 0.25) of the horizontal velocity in the heading frame."""
-    return (-(episode.command[:, :2] - _planar_velocity(state)).square().sum(-1) / 0.25).exp()
+    return (-(episode.command[:, :2] - planar_velocity(state)).square().sum(-1) / 0.25).exp()
 
 
 def progress(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -59,7 +62,7 @@ def progress(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     `progress_ramp` seconds, which a robot that only falls does not live to see.
     """
     wanted = episode.command[:, :2]
-    along = (wanted * _planar_velocity(state)).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
+    along = (wanted * planar_velocity(state)).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
     ramp = (context.control_dt * episode.step / context.progress_ramp).clamp(max=1.0) if context.progress_ramp else 1.0
     return along.clamp(-1.0, 1.0) * upright(state, episode, context) * _moving(episode) * ramp
 
@@ -80,9 +83,9 @@ def upright(state: RobotState, episode: Episode, context: RewardContext) -> Tens
 
 
 def height(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Squared error of the root's height above the higher foot's ground: a foot over a gap does not count."""
-    above = state.root_pos[:, 2] - state.foot_ground.amax(-1)
-    return (above - context.standing_height).square()
+    """Squared error of the root's height above the ground under the loaded feet; 0 in the air."""
+    above = state.root_pos[:, 2] - state.ground_below()
+    return (above - context.standing_height).square() * state.foot_contact.any(-1)
 
 
 def vertical_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -140,8 +143,9 @@ def clearance(state: RobotState, episode: Episode, context: RewardContext) -> Te
 
 
 def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Contact force on a foot beyond twice what standing needs, in units of 1000 N."""
-    return (state.foot_force - 700.0).clamp(min=0.0, max=2000.0).sum(-1) / 1000.0
+    """Feet that are pushed sideways more than they are borne, as by a riser or the side of a stone."""
+    sideways, upwards = state.foot_force[..., :2].norm(dim=-1), state.foot_force[..., 2].abs()
+    return ((sideways > context.stumble_ratio * upwards) & (sideways > CONTACT_FORCE)).float().sum(-1)
 
 
 def stance_width(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -152,8 +156,9 @@ def stance_width(state: RobotState, episode: Episode, context: RewardContext) ->
 
 
 def foot_edge(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Loaded feet whose sole lies more than 4 cm above the terrain below it: half over an edge."""
-    return ((state.foot_pos[..., 2] - state.foot_ground > 0.04) & state.foot_contact).float().sum(-1)
+    """Share of the sole's points off the terrain, summed over loaded feet: 1 for a foot beside its stone."""
+    share_off = (state.sole_drop > context.edge_drop).float().mean(-1)
+    return (share_off * state.foot_contact).sum(-1)
 
 
 def _yaw_quat(quat: Tensor) -> Tensor:

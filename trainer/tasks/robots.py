@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -26,6 +27,56 @@ class Motor:
         """Gains that give the rotor's reflected inertia `armature` (kg m²) the wanted second-order response."""
         omega = 2 * math.pi * frequency
         return Motor(armature, armature * omega**2, 2 * damping_ratio * armature * omega, effort)
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The robot in a mirror that stands in its x-z plane: left and right change places.
+
+    `trainer/tasks/symmetry.py` makes of it what becomes of states, observations and actions.
+    """
+
+    joints: tuple[int, ...]
+    """For each joint, the one whose place it takes."""
+    signs: tuple[float, ...]
+    """For each joint, -1 where its angle turns the other way round in the mirror (roll and yaw), else 1."""
+    feet: tuple[int, ...]
+    """For each foot, the one whose place it takes."""
+
+    @staticmethod
+    def of_names(
+        joint_names: tuple[str, ...],
+        feet: tuple[str, ...],
+        signs: dict[str, float],
+        sides: Sequence[tuple[str, str]] = (("left_", "right_"),),
+    ) -> Mirror:
+        """The mirror of a robot whose names tell the sides; a name of no side is its own image.
+
+        Args:
+            joint_names: In the robot's order.
+            feet: Body names.
+            signs: Joint pattern to sign; exactly one has to match each joint.
+            sides: Parts of names that stand for each other.
+
+        Raises:
+            ValueError: A joint or foot has no counterpart, or no sign of its own.
+        """
+
+        def image(name: str, names: tuple[str, ...]) -> int:
+            for left, right in sides:
+                for here, there in ((left, right), (right, left)):
+                    if here in name:
+                        other = name.replace(here, there, 1)
+                        if other not in names:
+                            raise ValueError(f"mirror: {name} has no counterpart {other} among {', '.join(names)}")
+                        return names.index(other)
+            return names.index(name)
+
+        return Mirror(
+            joints=tuple(image(name, joint_names) for name in joint_names),
+            signs=by_pattern(joint_names, signs),
+            feet=tuple(image(name, feet) for name in feet),
+        )
 
 
 @dataclass(frozen=True)
@@ -48,13 +99,51 @@ class RobotSpec:
     """The sole's centre in the foot's frame."""
     trunk: str
     """The body whose mass is randomised."""
+    trunk_bodies: tuple[str, ...] = ()
+    """Bodies that must not touch the terrain; the trunk alone by default."""
+    sole_points: tuple[tuple[float, float, float], ...] = ()
+    """Points of the sole in the foot's frame, the same for every foot; by default its centre alone. Which share of them
+    lies off the terrain is what `foot_edge` counts; where the robot has a mirror, they are their own image."""
+    mjcf: str = ""
+    """Path of the MJCF file; nothing for the robots whose files this package knows."""
     planar: bool = False
     """Moves in the x-z plane: three root joints (x, z, pitch) instead of a free one."""
+    mirror: Mirror | None = None
+    """The robot's left/right symmetry; None for a robot that has none, or whose has not been declared."""
 
     def __post_init__(self) -> None:
+        if not self.sole_points:
+            object.__setattr__(self, "sole_points", (self.sole,))
         for field in ("motors", "default_pos", "action_scale"):
             if len(getattr(self, field)) != len(self.joint_names):
                 raise ValueError(f"{self.name}: {field} has {len(getattr(self, field))} entries for {self.num_joints}")
+        if self.mirror is not None:
+            self._check_mirror(self.mirror)
+
+    def _check_mirror(self, mirror: Mirror) -> None:
+        """Mirroring twice is the identity, and the stance and the motors are those of their mirror images."""
+        for field, count in (("joints", self.num_joints), ("signs", self.num_joints), ("feet", len(self.feet))):
+            if len(getattr(mirror, field)) != count:
+                raise ValueError(f"{self.name}: mirror.{field} has {len(getattr(mirror, field))} entries for {count}")
+        for field in ("joints", "feet"):
+            images = getattr(mirror, field)
+            if [images[image] if 0 <= image < len(images) else -1 for image in images] != list(range(len(images))):
+                raise ValueError(f"{self.name}: mirror.{field} applied twice is not the identity: {images}")
+        for joint, image in enumerate(mirror.joints):
+            name, sign = self.joint_names[joint], mirror.signs[joint]
+            if sign not in (-1.0, 1.0) or sign != mirror.signs[image]:
+                raise ValueError(f"{self.name}: mirror.signs of {name}: expected 1 or -1, the same as its image's")
+            if not math.isclose(self.default_pos[joint], sign * self.default_pos[image], abs_tol=1e-9):
+                raise ValueError(f"{self.name}: the stance is not symmetric at {name}: default_pos")
+            if self.motors[joint] != self.motors[image] or self.action_scale[joint] != self.action_scale[image]:
+                raise ValueError(f"{self.name}: the motors are not symmetric at {name}")
+        if self.sole[1] != 0.0:
+            raise ValueError(f"{self.name}: sole: a symmetric robot's has y = 0, got {self.sole[1]}")
+
+    @property
+    def no_contact(self) -> tuple[str, ...]:
+        """Bodies that must not touch the terrain."""
+        return self.trunk_bodies or (self.trunk,)
 
     @property
     def num_joints(self) -> int:
@@ -88,6 +177,7 @@ _G1_JOINTS = (
     "waist_pitch_joint",
     *(f"{side}_{joint}_joint" for side in ("left", "right") for joint in _ARM),
 )
+_G1_FEET = ("left_ankle_roll_link", "right_ankle_roll_link")
 
 # Rotor inertias after both gear stages (kg m²) and peak torques (N m) of Unitree's motors.
 _ARM_MOTOR = Motor.of_rotor(0.003609725, 25.0)
@@ -130,12 +220,16 @@ G1 = RobotSpec(
     ),
     action_scale=tuple(0.25 * motor.effort / motor.stiffness for motor in _G1_MOTORS),
     standing_height=0.76,
-    feet=("left_ankle_roll_link", "right_ankle_roll_link"),
+    feet=_G1_FEET,
     sole=(0.04, 0.0, -0.037),
+    sole_points=tuple((x, y, -0.037) for x in (-0.045, 0.04, 0.125) for y in (0.025, -0.025)),
     trunk="torso_link",
+    trunk_bodies=("pelvis", "torso_link"),
+    mirror=Mirror.of_names(_G1_JOINTS, _G1_FEET, {".*_(roll|yaw)_joint": -1.0, ".*_(pitch|knee|elbow)_joint": 1.0}),
 )
 
 _WALKER_JOINTS = tuple(f"{side}_{joint}" for side in ("left", "right") for joint in ("hip", "knee", "ankle"))
+_WALKER_FEET = ("left_foot", "right_foot")
 _WALKER_MOTORS = (Motor(0.02, 60.0, 3.0, 60.0), Motor(0.02, 60.0, 3.0, 60.0), Motor(0.01, 30.0, 1.5, 30.0)) * 2
 
 WALKER = RobotSpec(
@@ -145,10 +239,13 @@ WALKER = RobotSpec(
     default_pos=(-0.3, 0.6, -0.3) * 2,
     action_scale=(0.5, 0.5, 0.4) * 2,
     standing_height=0.825,
-    feet=("left_foot", "right_foot"),
+    feet=_WALKER_FEET,
     sole=(0.03, 0.0, -0.06),
+    sole_points=tuple((x, 0.0, -0.06) for x in (-0.07, -0.02, 0.03, 0.08, 0.13)),
     trunk="torso",
     planar=True,
+    # All of its joints pitch: its legs change places, and no angle changes its sign.
+    mirror=Mirror.of_names(_WALKER_JOINTS, _WALKER_FEET, {".*": 1.0}),
 )
 
 ROBOTS = {robot.name: robot for robot in (G1, WALKER)}

@@ -8,92 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from trainer.tasks.actuation import ActionDelay, sample_motors
 from trainer.tasks.curriculum import Curriculum
 from trainer.tasks.interface import ACTION_CLIP
-from trainer.tasks.locomotion import LocomotionTask, TaskConfig
+from trainer.tasks.locomotion import LocomotionTask
+from trainer.tasks.outcome import Outcome, Start
+from trainer.tasks.rewards import planar_velocity
 from trainer.tasks.state import Episode, RobotState
-from trainer.tasks.terrains import Terrain, make_terrain
+from trainer.tasks.terrains import FLAT
+from trainer.tasks.tiles import TileGrid
 
-
-def make_tile(config: TaskConfig, kind: int, level: int, variant: int, seed: int) -> Terrain:
-    """One tile of a task: its terrain number `kind` at a level, in one of `tile_variants` variants."""
-    rng = np.random.default_rng([seed, kind, level, variant])
-    return make_terrain(config.terrains[kind], level / (config.num_levels - 1), rng)
-
-
-def make_tiles(task: LocomotionTask, seed: int) -> list[Terrain]:
-    """Every terrain of the task at every level, in `tile_variants` variants; variants run fastest, then levels."""
-    config = task.config
-    return [
-        make_tile(config, kind, level, variant, seed)
-        for kind in range(len(config.terrains))
-        for level in range(config.num_levels)
-        for variant in range(config.tile_variants)
-    ]
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where and how K new episodes begin, with everything at rest."""
-
-    tile: Tensor
-    """[K] int64, into the tiles; 0 on the plane."""
-    root_pos: Tensor
-    """[K, 3], in the tile's frame."""
-    yaw: Tensor
-    """[K]."""
-    joint_pos: Tensor
-    """[K, J]."""
-    dynamics: Tensor
-    """[K, 5], as `RobotState.dynamics`."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a control step led to, before any new episode begins."""
-
-    observations: TensorDict
-    """The groups, finite."""
-    rates: Tensor
-    """[R, E]: the reward terms before their weights, in the order of `TaskConfig.rewards`; 0 where broken."""
-    terms: Tensor
-    """[R, E]: with their weights."""
-    reward: Tensor
-    """[E]: of this step, the penalty for a fall included."""
-    terminated: Tensor
-    """[E] bool: fallen or broken."""
-    broken: Tensor
-    """[E] bool: the simulation diverged."""
-    why_broken: str
-    """Of the first one."""
-    out_of_time: Tensor
-    """[E] bool."""
-    traversed: Tensor
-    """[E] bool: arrived at the end of the course."""
-    left_tile: Tensor
-    """[E] bool."""
-    episode_return: Tensor
-    """[E]: the sum of the episode's rewards so far."""
-    episode_length: Tensor
-    """[E] int64: its control steps so far."""
-
-    @property
-    def timed_out(self) -> Tensor:
-        """[E] bool: ended for a reason that says nothing against the policy."""
-        return (self.out_of_time | self.traversed | self.left_tile) & ~self.terminated
-
-    @property
-    def done(self) -> Tensor:
-        """[E] bool."""
-        return self.terminated | self.timed_out
+FOLLOWED = 0.5
+"""Share of the commanded distance that a robot on the plane has to go for a success."""
 
 
 class RunningTask:
@@ -106,13 +38,17 @@ class RunningTask:
         task: What is learned, on the device of everything here.
         num_envs: E.
         seed: Of everything random here: noise, commands, pushes, dynamics, terrains.
-        level: Fixes the terrain level instead of the curriculum, for evaluation.
-        tiles: In the order of `make_tiles`, which makes them from the seed by default.
+        difficulty: Fixes the terrains' difficulty instead of the curriculum, on hard terrain, for evaluation.
+        tile_seed: Of the terrains alone, where it is another one.
 
     Attributes:
+        grid: Which tiles there are.
+        tiles: The tiles of the grid, by index.
+        steps: Control steps so far; says when soft terrain ends.
         state: The robots after the last control step, or at the beginning of their episode.
         observations: The groups that belong to it.
         tile_of: [E] int64: the tile of each environment; 0 on the plane.
+        delay: Of the actions; None where the task has none. An engine then asks it in every physics step.
     """
 
     state: RobotState
@@ -124,25 +60,27 @@ class RunningTask:
         num_envs: int,
         *,
         seed: int,
-        level: int | None = None,
-        tiles: list[Terrain] | None = None,
+        difficulty: float | None = None,
+        tile_seed: int | None = None,
     ) -> None:
         config, device = task.config, task.device
         if num_envs < 1:
             raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
-        if level is not None and not 0 <= level < config.num_levels:
-            raise ValueError(f"level: expected 0 to {config.num_levels - 1}, got {level}")
-        self.task, self.num_envs, self.fixed_level = task, num_envs, level
+        self.task, self.num_envs, self.steps = task, num_envs, 0
+        self._tile_seed = seed if tile_seed is None else tile_seed
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.tiles = make_tiles(task, seed) if tiles is None else tiles
         self.tile_of = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.curriculum: Curriculum | None = None
-        if self.tiles:
-            self.curriculum = Curriculum(num_envs, len(config.terrains), config.num_levels, self.generator)
-            self._goal = self._tensor([tile.goal_distance for tile in self.tiles])
-            self._spawns = self._tensor([tile.spawn for tile in self.tiles])
-            self._headings = self._tensor([tile.heading for tile in self.tiles])
-            self._half_size = self._tensor([tile.size for tile in self.tiles]) / 2
+        self.set_difficulty(difficulty)
+        if config.terrains:
+            self.curriculum = Curriculum(
+                num_envs,
+                len(config.terrains),
+                config.num_levels,
+                self.generator,
+                max_first_level=int(config.first_difficulty * (config.num_levels - 1) + 1e-6),
+                redraw_solved=config.redraw_solved,
+            )
         self._any_heading = self._tensor([-math.pi, math.pi])
         self._drop = self._tensor([0.0, 0.0, config.robot.standing_height + 0.02])
         robot = config.robot
@@ -150,7 +88,22 @@ class RunningTask:
             num_envs, robot.num_joints, task.num_actions, len(robot.feet), (config.history, task.proprio_size), device
         )
         self.episode_return = torch.zeros(num_envs, device=device)
+        self.delay = ActionDelay.of(config.dynamics, num_envs, config.control_dt, task.default_pos)
         self.term_names = [f"reward/{name}" for name in config.rewards]
+
+    def set_difficulty(self, difficulty: float | None) -> None:
+        """Makes the tiles: of this difficulty alone, or with None those of the curriculum; for new episodes.
+
+        Raises:
+            ValueError: As for `TileGrid.of`.
+        """
+        self.difficulty, self.grid = difficulty, TileGrid.of(self.task.config, difficulty)
+        self.tiles = self.grid.tiles(self._tile_seed)
+        self._goal = self._tensor([tile.goal_distance for tile in self.tiles])
+        self._spawns = self._tensor([tile.spawn for tile in self.tiles])
+        self._headings = self._tensor([tile.heading for tile in self.tiles])
+        self._half_size = self._tensor([tile.size for tile in self.tiles]) / 2
+        self._curriculum_log: dict[str, float] | None = None
 
     def _tensor(self, values: list[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.task.device)
@@ -160,7 +113,11 @@ class RunningTask:
         actions = actions.detach().clamp(-ACTION_CLIP, ACTION_CLIP)
         self.episode.last_action, self.episode.action = self.episode.action, actions
         self.episode.joint_vel_before = self.state.joint_vel
-        return self.task.targets(actions)
+        self.steps += 1
+        targets = self.task.targets(actions)
+        if self.delay is not None:
+            self.delay.remember(targets)
+        return targets
 
     def draw_pushes(self) -> tuple[Tensor, Tensor] | None:
         """Environments [K] to push now, and the velocity [K, 2] (world x, y) to add to their roots; None for none."""
@@ -187,8 +144,8 @@ class RunningTask:
         self._advance()
         rates, why = task.reward_rates(state, episode), ""
         terms = task.weighted(rates)
-        self._remember()
-        groups = task.observe(state, episode, self.generator)
+        clean = self._remember()
+        groups = task.observe(state, episode, self.generator, clean)
         unfit = ~torch.isfinite(torch.stack([value.sum(-1) for value in groups.values()])).all(0)
         broken = broken | unfit | ~torch.isfinite(terms.sum(0))
         if broken.any():
@@ -201,6 +158,8 @@ class RunningTask:
         reward = reward - task.config.fall_penalty * (terminated & ~broken)
         self.episode_return += reward
         self.observations = TensorDict(groups, batch_size=[self.num_envs])
+        out_of_time, traversed = episode.step >= task.max_steps, self._traversed() & ~broken
+        achieved = traversed if self.tiles else out_of_time & self._followed()
         return Outcome(
             observations=self.observations,
             rates=rates,
@@ -209,9 +168,10 @@ class RunningTask:
             terminated=terminated,
             broken=broken,
             why_broken=why,
-            out_of_time=episode.step >= task.max_steps,
-            traversed=self._traversed() & ~broken,
+            out_of_time=out_of_time,
+            traversed=traversed,
             left_tile=self._left_tile(),
+            success=achieved & ~terminated,
             episode_return=self.episode_return.clone(),  # a new episode begins in place
             episode_length=episode.step.clone(),
         )
@@ -226,8 +186,7 @@ class RunningTask:
             "why_broken": outcome.why_broken,
             "log": dict(zip(self.term_names, outcome.terms.mean(1).tolist(), strict=True)),
         }
-        if self.curriculum is not None:
-            extras["log"]["curriculum/level"] = self.curriculum.mean_level()
+        extras["log"] |= self._logged_curriculum()
         ended = outcome.done.nonzero().squeeze(-1)
         if len(ended):
             extras["episodes"] = {
@@ -235,8 +194,43 @@ class RunningTask:
                 "length": outcome.episode_length[ended].float(),
                 "fell": outcome.terminated[ended].float(),
                 "traversed": outcome.traversed[ended].float(),
+                **self._successes(ended, outcome.success[ended].float()),
             }
         return extras
+
+    def _successes(self, ended: Tensor, success: Tensor) -> dict[str, Tensor]:
+        """Of the episodes ended [K]: all, and by terrain where there is any."""
+        found: dict[str, list[float]] = {}
+        if self.curriculum is not None:
+            terrains = self.task.config.terrains
+            for kind, value in zip(self.curriculum.terrain_type[ended].tolist(), success.tolist(), strict=True):
+                found.setdefault(f"success/{terrains[kind]}", []).append(value)
+        return {"success": success, **{name: torch.tensor(values) for name, values in found.items()}}
+
+    def _logged_curriculum(self) -> dict[str, float]:
+        """Mean difficulty of the terrains, and of each; flat ground, the same at every difficulty, has none."""
+        if self.curriculum is None or self.difficulty is not None:
+            return {}
+        if self._curriculum_log is None:  # only the end of an episode changes it
+            means, counts = self.curriculum.difficulty_by_type()
+            graded = [
+                (name, mean, count)
+                for name, mean, count in zip(self.task.config.terrains, means, counts, strict=True)
+                if name != FLAT and count
+            ]
+            log = {f"curriculum/difficulty/{name}": mean for name, mean, _ in graded}
+            if graded:
+                total = sum(count for *_, count in graded)
+                log["curriculum/difficulty"] = sum(mean * count for _, mean, count in graded) / total
+            self._curriculum_log = log
+        if self.grid.soft:
+            return {**self._curriculum_log, "curriculum/soft": float(self.is_soft)}
+        return self._curriculum_log
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether episodes that begin now begin on soft terrain."""
+        return self.grid.soft and self.steps < self.task.config.soft_until
 
     def _advance(self) -> None:
         """Time, contacts and commands after a control step."""
@@ -245,7 +239,11 @@ class RunningTask:
         contact = self.state.foot_contact
         episode.air_time = torch.where(contact, 0.0, episode.air_time + dt)
         episode.contact_time = torch.where(contact, episode.contact_time + dt, 0.0)
-        episode.commanded_distance = episode.commanded_distance + dt * episode.command[:, :2].norm(dim=-1)
+        wanted = episode.command[:, :2]
+        speed = wanted.norm(dim=-1)
+        along = (wanted * planar_velocity(self.state)).sum(-1) / speed.clamp(min=1e-6)
+        episode.commanded_distance = episode.commanded_distance + dt * speed
+        episode.followed_distance = episode.followed_distance + dt * along
         episode.command_left = episode.command_left - 1
         expired = (episode.command_left <= 0).nonzero().squeeze(-1)
         if len(expired):
@@ -254,10 +252,12 @@ class RunningTask:
             )
         episode.command = self.task.steered(self.state, episode)
 
-    def _remember(self) -> None:
-        """Appends the current proprioception, as the sensors give it, to the history."""
-        newest = self.task.noisy(self.task.proprio(self.state, self.episode), self.generator)
+    def _remember(self) -> Tensor:
+        """Appends the current proprioception, as the sensors give it, to the history; returns it without noise."""
+        clean = self.task.proprio(self.state, self.episode)
+        newest = self.task.noisy(clean, self.generator)
         self.episode.history = torch.cat([self.episode.history[:, 1:], newest[:, None]], 1)
+        return clean
 
     def _why_broken(self, groups: dict[str, Tensor], terms: Tensor) -> str:
         """What is not finite although the simulator found nothing wrong."""
@@ -268,6 +268,9 @@ class RunningTask:
 
     def _distance(self) -> Tensor:
         return (self.state.root_pos[:, :2] - self.episode.spawn).norm(dim=-1)
+
+    def _followed(self) -> Tensor:
+        return self.episode.followed_distance >= FOLLOWED * self.episode.commanded_distance
 
     def _traversed(self) -> Tensor:
         if not self.tiles:
@@ -281,28 +284,37 @@ class RunningTask:
         return (self.state.root_pos[:, :2].abs() > margin).any(-1)
 
     def update_levels(self, ended: Tensor, outcome: Outcome) -> None:
-        """Moves the environments `ended` [K], whose episodes `outcome` ended, along their levels."""
-        if self.curriculum is None or self.fixed_level is not None:
+        """Moves the environments `ended` [K], whose episodes `outcome` ended, along their levels.
+
+        The way that an episode is measured by is the course, or what the commands ask for in the whole episode where
+        that is less: who falls early has gone little of it, however well until then.
+        """
+        if self.curriculum is None or self.difficulty is not None:
             return
-        lagged = self._distance()[ended] < 0.5 * self.episode.commanded_distance[ended]
-        self.curriculum.update(ended, outcome.traversed[ended], outcome.terminated[ended] | lagged)
+        config, episode = self.task.config, self.episode
+        left = (self.task.max_steps - episode.step[ended]).clamp(min=0) * config.control_dt
+        asked = episode.commanded_distance[ended] + left * episode.command[ended, :2].norm(dim=-1)
+        way = torch.minimum(self._goal[self.tile_of[ended]], asked)
+        failed = self._distance()[ended] < config.demote_below * way
+        if config.demote_on_fall:
+            failed = failed | outcome.terminated[ended]
+        self.curriculum.update(ended, outcome.traversed[ended], failed)
+        self._curriculum_log = None
 
     def draw_start(self, env_ids: Tensor) -> Start:
         """Draws where and how new episodes of env_ids [K] begin."""
         count, task, generator = len(env_ids), self.task, self.generator
         device, robot = task.device, task.config.robot
-        uniform = torch.rand(count, 4, generator=generator, device=device)
+        uniform = torch.rand(count, 5, generator=generator, device=device)
         if self.curriculum is None:
             tile = torch.zeros(count, dtype=torch.int64, device=device)
             spawn, heading = torch.zeros(count, 3, device=device), self._any_heading.expand(count, 2)
         else:
-            config = task.config
-            level = self.curriculum.level[env_ids]
-            if self.fixed_level is not None:
-                level = torch.full_like(level, self.fixed_level)
-            variant = (uniform[:, 3] * config.tile_variants).long()
-            kind = self.curriculum.terrain_type[env_ids]
-            tile = (kind * config.num_levels + level) * config.tile_variants + variant
+            level = self.curriculum.draw_level(env_ids, uniform[:, 4])
+            if self.difficulty is not None:
+                level = torch.zeros_like(level)
+            variant = (uniform[:, 3] * self.grid.variants).long()
+            tile = self.grid.index(self.curriculum.terrain_type[env_ids], level, variant, self.is_soft)
             spawn, heading = self._spawns[tile], self._headings[tile]
         root = spawn + self._drop
         root[:, :2] += 0.2 * (uniform[:, :2] - 0.5)
@@ -313,7 +325,11 @@ class RunningTask:
         self.episode.heading[env_ids] = yaw
         self.episode.spawn[env_ids] = root[:, :2]
         self.tile_of[env_ids] = tile
-        return Start(tile, root, yaw, task.default_pos + scatter, task.sample_dynamics(count, generator))
+        dynamics = task.sample_dynamics(count, generator)
+        motors = sample_motors(task.config.dynamics, count, robot.num_joints, generator)
+        if self.delay is not None:
+            self.delay.begin(env_ids, generator)
+        return Start(tile, root, yaw, task.default_pos + scatter, dynamics, motors)
 
     def begin(self, env_ids: Tensor, state: RobotState) -> None:
         """Begins the episodes of env_ids [K] at the states [K] that the engine put their `Start` into."""
@@ -326,14 +342,17 @@ class RunningTask:
         for name in ("step", "action", "last_action", "joint_vel_before", "air_time", "contact_time"):
             getattr(episode, name)[env_ids] = 0
         episode.commanded_distance[env_ids] = 0
+        episode.followed_distance[env_ids] = 0
         self.episode_return[env_ids] = 0
         episode.command[env_ids], episode.command_left[env_ids] = task.sample_command(count, self.generator)
         episode.push_left[env_ids] = task.sample_steps(task.config.dynamics.push_interval, count, self.generator)
-        first = task.proprio(self.state.select(env_ids), episode.select(env_ids))
+        rows = episode.select(env_ids)
+        first = task.proprio(state, rows)
+        rows.history = task.noisy(first, self.generator)[:, None].repeat(1, task.config.history, 1)
         history = episode.history.clone()  # observations already given away are views of it
-        history[env_ids] = task.noisy(first, self.generator)[:, None]
+        history[env_ids] = rows.history
         episode.history = history
-        fresh = task.observe(self.state.select(env_ids), episode.select(env_ids), self.generator)
+        fresh = task.observe(state, rows, self.generator, first)
         if first_time:
             self.observations = TensorDict(fresh, batch_size=[self.num_envs])
             return
@@ -349,11 +368,22 @@ class RunningTask:
             "episode_return": self.episode_return.clone(),
             "curriculum": self.curriculum.state_dict() if self.curriculum is not None else {},
             "generator": self.generator.get_state(),
+            "steps": torch.tensor(self.steps),
+            **({} if self.delay is None else {"delay": self.delay.state_dict()}),
             "observations": {name: value.clone() for name, value in self.observations.items()},
         }
 
     def load_state_dict(self, values: Mapping[str, Any], state: RobotState, tile_of: Tensor) -> None:
-        """Continues from `state_dict()` of the same task, size and seed, with robots in `state` on the tiles [E]."""
+        """Continues from `state_dict()` of the same task, size and seed, with robots in `state` on the tiles [E].
+
+        Raises:
+            ValueError: It is of another task or of an earlier version of it.
+        """
+        if missing := [name for name in self.state_dict() if name not in values]:
+            raise ValueError(
+                f"environment: {missing[0]} is missing; a run of an earlier version can be evaluated and played, not"
+                " continued"
+            )
         device = self.task.device
         self.state = state
         self.tile_of.copy_(tile_of)
@@ -361,6 +391,10 @@ class RunningTask:
         self.episode_return = values["episode_return"].to(device, copy=True)
         if self.curriculum is not None:
             self.curriculum.load_state_dict(values["curriculum"])
+        self._curriculum_log = None
+        self.steps = int(values["steps"])
         self.generator.set_state(values["generator"])
+        if self.delay is not None:
+            self.delay.load_state_dict(values["delay"])
         groups = {name: value.to(device, copy=True) for name, value in values["observations"].items()}
         self.observations = TensorDict(groups, batch_size=[self.num_envs])

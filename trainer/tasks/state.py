@@ -13,6 +13,8 @@ from torch import Tensor
 
 CONTACT_FORCE = 5.0
 """N on a foot, above which it is in contact."""
+_ON_AN_EDGE = 0.15
+"""m of a loaded sole above the terrain of the map, above which something else than that terrain bears it."""
 
 
 class _Batched:
@@ -20,7 +22,7 @@ class _Batched:
 
     def rows(self, index: Tensor) -> dict[str, Tensor]:
         """Every field at the rows `index` [K], as copies."""
-        return {field.name: getattr(self, field.name)[index] for field in fields(self)}  # type: ignore[arg-type]
+        return {field.name: getattr(self, field.name).index_select(0, index) for field in fields(self)}  # type: ignore[arg-type]
 
     def assign(self, index: Tensor, values: dict[str, Tensor]) -> None:
         """Writes `values` into the rows `index` [K]."""
@@ -51,20 +53,34 @@ class RobotState(_Batched):
     foot_vel: Tensor
     """[E, F, 3]: world frame."""
     foot_force: Tensor
-    """[E, F]: contact force on the foot, N."""
+    """[E, F, 3]: contact force of the terrain on the foot, N, world frame: z bears the robot, x and y push it back."""
     body_contact: Tensor
     """[E] bool: a part of the trunk touches the terrain."""
     scan: Tensor
     """[E, S]: terrain height at the scan points, tile frame; rows are y, columns x, in the heading frame."""
     foot_ground: Tensor
     """[E, F]: terrain height below the feet."""
+    sole_drop: Tensor
+    """[E, F, P]: how far the terrain below each of `RobotSpec.sole_points` lies under the lowest of the foot's."""
     dynamics: Tensor
     """[E, 5]: friction, added trunk mass, trunk centre-of-mass offset x, y, z — what was randomised."""
 
     @property
     def foot_contact(self) -> Tensor:
         """[E, F] bool: the foot bears load."""
-        return self.foot_force > CONTACT_FORCE
+        return self.foot_force.square().sum(-1) > CONTACT_FORCE**2
+
+    def ground_below(self) -> Tensor:
+        """[E]: the ground that a robot's height is measured from: the lowest under its loaded feet.
+
+        In the air it is the ground under the lower foot. A loaded foot whose sole is far above the terrain stands on
+        an edge or on a filled pit: there the sole is the ground.
+        """
+        sole, contact = self.foot_pos[..., 2], self.foot_contact
+        borne = torch.where(sole - self.foot_ground > _ON_AN_EDGE, sole, self.foot_ground)
+        lowest = torch.where(contact, borne, torch.inf).amin(-1)
+        lower_foot = self.foot_ground.gather(-1, sole.argmin(-1, keepdim=True)).squeeze(-1)
+        return torch.where(contact.any(-1), lowest, lower_foot)
 
     def select(self, index: Tensor) -> RobotState:
         """The state of the environments `index` [K] alone."""
@@ -101,6 +117,8 @@ class Episode(_Batched):
     """[E, 2]: where the episode began."""
     commanded_distance: Tensor
     """[E]: metres that the commands asked for so far."""
+    followed_distance: Tensor
+    """[E]: metres that the robot has gone along its commands so far, in their direction."""
 
     @staticmethod
     def empty(
@@ -133,6 +151,7 @@ class Episode(_Batched):
             heading=zeros(),
             spawn=zeros(2),
             commanded_distance=zeros(),
+            followed_distance=zeros(),
         )
 
     def select(self, index: Tensor) -> Episode:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -82,6 +82,13 @@ class Terrain:
 
     From the middle of a pyramid it reaches the flat rim straight ahead, and the last stairs in the corners.
     """
+    fill: np.ndarray = field(default_factory=lambda: np.zeros((0, 6)))
+    """[M, 6] float64: boxes that a simulator has beside `boxes` and that no height map and no scan shows; M ≤ 1."""
+
+    @property
+    def solid(self) -> np.ndarray:
+        """[K + M, 6]: what bears a robot."""
+        return np.concatenate([self.boxes, self.fill])
 
 
 def make_terrain(name: str, difficulty: float, rng: np.random.Generator) -> Terrain:
@@ -102,6 +109,18 @@ def make_terrain(name: str, difficulty: float, rng: np.random.Generator) -> Terr
     if not 0 <= difficulty <= 1:
         raise ValueError(f"difficulty: expected a number in [0, 1], got {difficulty}")
     return TERRAINS[name](float(difficulty), rng)
+
+
+def softened(terrain: Terrain) -> Terrain:
+    """The tile with its pits filled to z = 0 for the simulator, while every map still shows them.
+
+    A robot that steps beside a stone goes on walking and can be told so by a reward. The fill's top is 3 mm lower, so
+    that a foot on a platform does not stand on two boxes at once. Terrains without pits have nothing to fill.
+    """
+    if terrain.name not in WITH_PITS:
+        return terrain
+    x, y = terrain.size[0] / 2, terrain.size[1] / 2
+    return replace(terrain, fill=np.array([_box((-x, x), (-y, y), -0.003)]))
 
 
 def height_map(
@@ -327,3 +346,8 @@ TERRAINS: dict[str, Callable[[float, np.random.Generator], Terrain]] = {
     "sparse_stones": _sparse_stones,
 }
 """name → builder, by difficulty and generator; `make_terrain` checks its arguments first."""
+
+WITH_PITS = ("gaps", "dual_row_stones", "single_row_stones", "sparse_stones")
+"""Terrains with something to fall into: those that `softened` changes."""
+FLAT = "flat"
+"""The terrain that is the same at every difficulty: it teaches walking and says nothing about a curriculum."""

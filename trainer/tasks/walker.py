@@ -28,6 +28,8 @@ WALKER_PARKOUR = TaskConfig(
         "air_time": 2.5,
         "slip": -0.3,
         "clearance": -1.0,
+        "stumble": -1.0,
+        "foot_edge": -1.0,
     },
     proprio=("gravity", "command", "joint_pos", "action"),
     command_x=(0.4, 1.0),
@@ -35,6 +37,8 @@ WALKER_PARKOUR = TaskConfig(
     command_yaw=(0.0, 0.0),
     command_seconds=(20.0, 20.0),
     standing_fraction=0.0,
-    terrains=("stairs", "gaps", "single_row_stones"),
+    terrains=("stairs", "gaps", "single_row_stones", "flat"),
+    max_tilt=0.9,
+    min_height=0.5,
     dynamics=Dynamics(added_mass=(-1.0, 2.0)),
 )

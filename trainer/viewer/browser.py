@@ -60,7 +60,7 @@ class BrowserViewer:
         panel, session = self.panel, self.session
         restart = panel.take_restart()
         if restart is not None:
-            session.restart(level=restart.level, terrain=restart.terrain)
+            session.restart(difficulty=restart.difficulty, terrain=restart.terrain)
             self._shown = -1.0
         session.latent = panel.latent.value
         session.drive(panel.command())

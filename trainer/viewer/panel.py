@@ -17,7 +17,7 @@ _COMMANDS = (("forward", "m/s"), ("left", "m/s"), ("turn left", "rad/s"))
 class Restart:
     """A new episode that was asked for; None where the terrain stays as it is."""
 
-    level: int | None = None
+    difficulty: float | None = None
     terrain: str | None = None
 
 
@@ -56,9 +56,9 @@ class Panel:
             return
         with gui.add_folder("Terrain"):
             self.terrain = gui.add_dropdown("Kind", config.terrains, initial_value=session.terrain)
-            self.level = gui.add_slider("Level", 0, config.num_levels - 1, 1, session.level)
+            self.difficulty = gui.add_slider("Difficulty", 0.0, 1.0, 0.05, session.difficulty)
         self.terrain.on_update(self._on_terrain)
-        self.level.on_update(self._on_terrain)
+        self.difficulty.on_update(self._on_terrain)
 
     def _add_commands(self, gui: viser.GuiApi, config: TaskConfig) -> None:
         """A slider for each command that the task varies, over its range and standing still."""
@@ -80,7 +80,7 @@ class Panel:
         self._restart = Restart()
 
     def _on_terrain(self, _: viser.GuiEvent) -> None:
-        self._restart = Restart(int(self.level.value), self.terrain.value)
+        self._restart = Restart(float(self.difficulty.value), self.terrain.value)
 
     def _on_slider(self, event: viser.GuiEvent) -> None:
         if event.client_id is not None:  # a person's hand, not `show`

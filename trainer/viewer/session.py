@@ -58,7 +58,7 @@ class Session:
         actor: As `load_candidate` gives it.
         task: That it was trained for.
         latent: One of LATENTS.
-        level: Terrain level; None on a plane.
+        difficulty: Of the terrain; None on a plane.
         terrain: Name of the terrain; the task's first by default.
         seed: Of the episodes.
     """
@@ -69,13 +69,13 @@ class Session:
         task: LocomotionTask,
         *,
         latent: str = "mean",
-        level: int | None = None,
+        difficulty: float | None = None,
         terrain: str | None = None,
         seed: int = 0,
     ) -> None:
         self.actor, self.task, self.latent = actor, task, latent
         self.dt = task.config.control_dt
-        self.env = LocomotionEnv(task, 1, seed=seed, num_threads=0, level=level)
+        self.env = LocomotionEnv(task, 1, seed=seed, num_threads=0, difficulty=difficulty)
         self.tally = Tally()
         self._by_hand: torch.Tensor | None = None
         if terrain is not None:
@@ -101,9 +101,9 @@ class Session:
                 last=f"{how} after {tally.seconds:.1f} s",
             )
 
-    def restart(self, *, level: int | None = None, terrain: str | None = None) -> None:
-        """A new episode now, at this level and on this terrain from now on where they are given."""
-        self.env.restart(level=level, terrain=terrain)
+    def restart(self, *, difficulty: float | None = None, terrain: str | None = None) -> None:
+        """A new episode now, of this difficulty and on this terrain from now on where they are given."""
+        self.env.restart(difficulty=difficulty, terrain=terrain)
         self.tally.seconds = self.tally.reward = 0.0
 
     def drive(self, command: Sequence[float] | None) -> None:
@@ -122,9 +122,10 @@ class Session:
             episode.heading[0] += self._by_hand[2] * self.dt
 
     @property
-    def level(self) -> int:
+    def difficulty(self) -> float:
         """Of the terrain; 0 on a plane."""
-        return int(self.env.engine.tile_of[0]) // self.task.config.tile_variants % self.task.config.num_levels
+        tiles = self.env.engine.tiles
+        return tiles[int(self.env.engine.tile_of[0])].difficulty if tiles else 0.0
 
     @property
     def terrain(self) -> str:

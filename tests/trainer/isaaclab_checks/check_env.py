@@ -49,12 +49,8 @@ class Seen:
         if not running.tiles:
             return terrain.env_origins[robot].numpy()
         index = int(running.tile_of[robot])
-        config = running.task.config
-        kind, rest = divmod(index, config.num_levels * config.tile_variants)
-        level, variant = divmod(rest, config.tile_variants)
-        return (
-            terrain.terrain_origins[level, kind * config.tile_variants + variant].numpy() - running.tiles[index].spawn
-        )
+        column, row = divmod(index, running.grid.num_rows)
+        return terrain.terrain_origins[row, column].numpy() - running.tiles[index].spawn
 
     def scan(self, robot: int, root: np.ndarray, yaw: float, seen: Tensor) -> Tensor:
         """By the description; where a ray is at an edge, what was seen is taken as it is."""
@@ -63,6 +59,17 @@ class Seen:
         turn = np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
         heights, clearance = _heights(tile, root[:2] + scan_points().numpy() @ turn.T)
         return torch.where(torch.from_numpy(clearance) < 1e-3, seen, torch.from_numpy(heights))
+
+    def sole_drop(self, robot: int, links: Tensor, middle: np.ndarray) -> Tensor:
+        """[F, P]: point by point."""
+        rows = []
+        for foot in FEET:
+            turn = Rotation.from_quat(links[foot, 3:].double().numpy())
+            points = [links[foot, :3].double().numpy() + turn.apply(point) - middle for point in G1.sole_points]
+            tile = self.env.managed.running.tile_of[robot, None]
+            below = self.ground.height(tile, torch.tensor(np.array(points)[None, :, :2], dtype=torch.float32))[0]
+            rows.append(min(point[2] for point in points) - below)
+        return torch.stack(rows)
 
     def state(self, measured: RobotState) -> RobotState:
         tensors, rows = self.env.scene.view.tensors, []
@@ -94,10 +101,11 @@ class Seen:
                     "joint_torque": self.env.reader.robot.data.applied_torque[robot, ORDER],
                     "foot_pos": np.array(soles),
                     "foot_vel": np.array(speeds),
-                    "foot_force": forces[FEET].norm(dim=-1),
+                    "foot_force": forces[FEET],
                     "body_contact": bool((forces[TRUNK].norm(dim=-1) > 1.0).any()),
                     "scan": self.scan(robot, root[:3] - middle, yaw, measured.scan[robot]),
                     "foot_ground": self.ground.height(self.env.managed.running.tile_of[robot, None], soles_2d)[0],
+                    "sole_drop": self.sole_drop(robot, links, middle),
                     "dynamics": self.env.reader.dynamics[robot],
                 }
             )
@@ -157,7 +165,7 @@ def test_steps_as_the_native_environment_does(task_id: str) -> None:
         for name, group in twin.observations.items():
             torch.testing.assert_close(observations[name], group, atol=1e-5, rtol=1e-5)
         if twin.curriculum is not None:
-            assert (env.managed.running.curriculum.level == twin.curriculum.level).all()
+            assert (env.managed.running.curriculum.position == twin.curriculum.position).all()
             levels |= set(twin.tile_of.tolist())
     assert 0 < ended < 25 * ENVS
     assert not twin.tiles or len(levels) > 7
@@ -211,16 +219,31 @@ def test_a_diverged_robot_begins_anew_alone() -> None:
     assert all(torch.isfinite(group).all() for group in extras["final_observations"].values())
 
 
-def test_the_level_can_be_fixed_and_the_episode_be_shorter() -> None:
-    env = make_env("P3-Parkour-G1-v0", 7, level=5, episode_length_s=0.06)
+def test_the_difficulty_can_be_fixed_and_the_episode_be_shorter() -> None:
+    env = make_env("P3-Parkour-G1-v0", 7, difficulty=0.75, episode_length_s=0.06)
     env.reset()
-    assert {tile.difficulty for tile in (env.managed.running.tiles[i] for i in env.managed.running.tile_of)} == {1.0}
+    assert {tile.difficulty for tile in (env.managed.running.tiles[i] for i in env.managed.running.tile_of)} == {0.75}
     ended = torch.zeros(7, dtype=torch.bool)
     for step in range(3):
         _, _, terminated, timed_out, _ = env.step(torch.zeros(7, 29))
         assert timed_out.any() == (step == 2)
         ended |= terminated | timed_out
     assert ended.all()
+
+
+def test_on_soft_terrain_the_scan_shows_the_pits_that_the_mesh_has_filled() -> None:
+    env = make_env("P3-Parkour-G1-v0", 16, task_settings={"soft_until": 10**6}, seed=1)
+    env.reset()
+    running = env.managed.running
+    tiles = [running.tiles[int(tile)] for tile in running.tile_of]
+    assert any(len(tile.fill) for tile in tiles)
+    seen = running.state.scan
+    hits = env.reader._scanner.data.ray_hits_w[:, env.reader._rays, 2] - env.tile_origin()[:, 2:]
+    expected = Ground(running.tiles).scan(running.tile_of, running.state.root_pos, running.state.root_quat)
+    torch.testing.assert_close(seen, expected)
+    pits = (seen < -0.5) & torch.tensor([len(tile.fill) > 0 for tile in tiles])[:, None]
+    assert not pits.any() or (hits[pits] > -0.5).float().mean() > 0.9
+    env.step(torch.zeros(16, 29))
 
 
 def test_rsl_rl_may_set_the_episodes_lengths() -> None:

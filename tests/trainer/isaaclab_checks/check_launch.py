@@ -16,7 +16,9 @@ from isaaclab_tasks.utils.parse_cfg import load_cfg_from_registry
 from rsl_rl.runners import OnPolicyRunner
 
 from trainer.checkpoint import load_checkpoint
+from trainer.config import config_of, task_of
 from trainer.engines.isaaclab import train as launcher
+from trainer.engines.isaaclab.agent_cfg import flat_settings
 from trainer.engines.isaaclab.task_env import IsaacLabEnv
 from trainer.env import LocomotionEnv
 from trainer.evaluate_policy import acting_in, load_candidate
@@ -43,17 +45,27 @@ def test_hydra_changes_environment_and_agent(monkeypatch: pytest.MonkeyPatch, tm
         "env.scene.num_envs=12",
         "env.rewards.progress.weight=1.5",
         "env.events.added_mass.params.mass_distribution_params=[0.0,1.0]",
-        "env.level=2",
+        "env.difficulty=0.2",
         "agent.algorithm.learning_rate=0.0005",
         "agent.actor.hidden_dims=[64,32]",
         "agent.max_iterations=7",
     )
-    assert (env_cfg.scene.num_envs, env_cfg.rewards["progress"].weight, env_cfg.level) == (12, 1.5, 2)
+    assert (env_cfg.scene.num_envs, env_cfg.rewards["progress"].weight, env_cfg.difficulty) == (12, 1.5, 0.2)
     assert list(env_cfg.events["added_mass"].params["mass_distribution_params"]) == [0.0, 1.0]
     assert (agent.algorithm["learning_rate"], agent.max_iterations) == (0.0005, 7)
     assert list(agent.actor["hidden_dims"]) == [64, 32]
     env_cfg.validate()
     assert list(tmp_path.iterdir()) == []  # Hydra keeps no records of its own
+
+
+def test_hydra_takes_settings_of_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = 'agent.set=["rewards.progress=2.0","command_x=0.3,1.0"]'
+    _, settings = _overridden(monkeypatch, "p3_cfg_entry_point", given, "agent.init_from=runs/flat")
+    config = config_of(settings)
+    assert config.set == ("rewards.progress=2.0", "command_x=0.3,1.0")
+    assert config.init_from == "runs/flat"
+    assert task_of(config).rewards["progress"] == 2.0
 
 
 @pytest.mark.parametrize("wrong", ["env.rewards.progess.weight=1", "agent.ppo.gama=0.9", "env.scene.num_env=3"])
@@ -82,7 +94,7 @@ def test_launcher_trains_resumes_and_its_policy_is_portable(monkeypatch: pytest.
     assert closed == [True]
     content = load_checkpoint(run / "model_2.pt")
     assert content["contract"]["robot"] == "g1"
-    assert set(content["environment"]["engine"]) == {"root", "joint_pos", "joint_vel", "tile_of"}
+    assert set(content["environment"]["engine"]) == {"root", "joint_pos", "joint_vel", "tile_of", "dynamics"}
     assert launcher.main([*arguments, f"agent.run_dir={run}", "agent.resume=true", "agent.iterations=3"]) == 0
     assert load_checkpoint(run / "model_3.pt")["iter"] == 3
     assert len(closed) == 2
@@ -90,6 +102,36 @@ def test_launcher_trains_resumes_and_its_policy_is_portable(monkeypatch: pytest.
     action = acting_in(load_candidate(run), native.task, "mean")(native.get_observations())
     assert action.shape == (2, 29)
     native.step(action)
+
+
+def test_settings_of_the_task_reach_the_simulation(tmp_path: Path) -> None:
+    """By the launcher's own way, from `agent.set` to managers, tiles and motors."""
+    env_cfg = load_cfg_from_registry("P3-Flat-G1-v0", "env_cfg_entry_point")
+    settings = flat_settings()
+    env_cfg.scene.num_envs = 4
+    changes = ("rewards.progress=2.5", "terrains=gaps", "num_levels=3", "episode_seconds=6")
+    changes += ("dynamics.action_delay=0.01,0.01", "dynamics.added_mass=0.5,0.5")
+    settings |= {
+        "iterations": 1,
+        "method": "mm",
+        "run_dir": str(tmp_path),
+        "set": list(changes),
+        "diagnose_interval": 0,
+    }
+    settings["model"] |= {"hidden_dims": [16]}
+    settings["ppo"] |= {"num_steps_per_env": 4, "num_learning_epochs": 1, "num_mini_batches": 1}
+    assert launcher.train("P3-Flat-G1-v0", "cpu", env_cfg, settings) == 0
+    assert env_cfg.rewards["progress"].weight == 2.5
+    assert env_cfg.episode_length_s == 6.0
+    assert env_cfg.scene.terrain.terrain_generator.num_rows == 3
+    assert tuple(env_cfg.events["added_mass"].params["mass_distribution_params"]) == (0.5, 0.5)
+    task = load_candidate(tmp_path).task
+    assert task.terrains == ("gaps",)
+    assert task.dynamics.action_delay == (0.01, 0.01)
+    saved = load_checkpoint(tmp_path / "model_1.pt")
+    assert torch.allclose(saved["environment"]["delay"]["delay"], torch.tensor(0.01))
+    targets = saved["environment"]["delay"]["past"]
+    assert targets.shape[:2] == (4, 2)
 
 
 def test_state_of_an_environment_comes_back() -> None:

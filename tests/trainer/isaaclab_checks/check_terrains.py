@@ -10,10 +10,11 @@ from isaaclab.utils.warp import convert_to_warp_mesh, raycast_mesh
 
 from trainer.engines.isaaclab.terrains import CELL, TRENCH, TileCfg, generator_cfg, tile_meshes, tile_of_cell
 from trainer.tasks.g1 import G1_PARKOUR
-from trainer.tasks.running import make_tile
 from trainer.tasks.terrains import HALF_EXTENT, PIT_FLOOR, Terrain, height_map
+from trainer.tasks.tiles import TileGrid
 
 SEED = 7
+GRID = TileGrid.of(G1_PARKOUR)
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +44,12 @@ def _cells(tile: Terrain) -> tuple[np.ndarray, np.ndarray]:
     return points[clear], heights.reshape(-1)[clear]
 
 
-@pytest.mark.parametrize("level", range(G1_PARKOUR.num_levels))
+@pytest.mark.parametrize("level", [0, 3, 7, 10])
 @pytest.mark.parametrize("kind", range(len(G1_PARKOUR.terrains)), ids=G1_PARKOUR.terrains)
 def test_meshes_have_the_description_s_heights(generated: TerrainGenerator, kind: int, level: int) -> None:
     for variant in range(G1_PARKOUR.tile_variants):
-        tile = make_tile(G1_PARKOUR, kind, level, variant, SEED)
         column = kind * G1_PARKOUR.tile_variants + variant
+        tile = GRID.tile(level, column, SEED)
         points, expected = _cells(tile)
         spawn = generated.terrain_origins[level, column]
         middle = spawn - np.array(tile.spawn)
@@ -62,9 +63,9 @@ def test_meshes_have_the_description_s_heights(generated: TerrainGenerator, kind
 
 
 def test_the_whole_mesh_is_where_the_origins_say(generated: TerrainGenerator) -> None:
-    tiles = [(kind, level) for kind in range(7) for level in (0, 3, 5)]
+    tiles = [(kind, level) for kind in range(7) for level in (0, 6, 10)]
     for kind, level in tiles:
-        tile = make_tile(G1_PARKOUR, kind, level, 1, SEED)
+        tile = GRID.tile(level, 2 * kind + 1, SEED)
         middle = generated.terrain_origins[level, 2 * kind + 1] - np.array(tile.spawn)
         points, expected = _cells(tile)
         chosen = np.random.default_rng(0).choice(len(points), 200, replace=False)
@@ -73,14 +74,14 @@ def test_the_whole_mesh_is_where_the_origins_say(generated: TerrainGenerator) ->
 
 
 def test_the_generator_s_difficulty_is_a_level() -> None:
-    cfg = TileCfg(task="g1-parkour", kind=3, variant=1, seed=2)
-    for level in range(6):
-        for within in (0.0, 0.5, 0.999):
-            assert tile_of_cell((level + within) / 6, cfg).difficulty == level / 5
+    cfg = TileCfg(**vars(GRID), column=7, seed=2)
+    for level in range(11):
+        for within in (0.001, 0.5, 0.999):
+            assert tile_of_cell((level + within) / 11, cfg).difficulty == level / 10
 
 
 def test_function_keeps_isaac_lab_s_contract() -> None:
-    cfg = TileCfg(task="g1-parkour", kind=2, variant=0, size=CELL)
+    cfg = TileCfg(**vars(GRID), column=4, size=CELL)
     meshes, origin = tile_meshes(0.5, cfg)
     low, high = np.min([mesh.bounds[0] for mesh in meshes], 0), np.max([mesh.bounds[1] for mesh in meshes], 0)
     np.testing.assert_allclose([*low[:2], *high[:2]], [0.0, 0.0, *CELL], atol=1e-6)

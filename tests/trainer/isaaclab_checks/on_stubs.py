@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import kit_stub
+from trainer.engines.physx import kit_stub
 
 kit_stub.install()
 

@@ -23,7 +23,7 @@ def method() -> Method:
     return Method(
         "ae",
         actor=f"{__name__}:AutoEncoderActor",
-        estimator=LatentMean(),
+        phases=(LatentMean(),),
         options=("proprio_latent", "extero_latent", "representation_coef"),
     )
 

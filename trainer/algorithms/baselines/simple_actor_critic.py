@@ -22,7 +22,7 @@ from trainer.models.networks import Latent
 
 def method() -> Method:
     """`--method simple-actor-critic`."""
-    return Method("simple-actor-critic", actor=f"{__name__}:SimpleActor", estimator=LatentMean())
+    return Method("simple-actor-critic", actor=f"{__name__}:SimpleActor", phases=(LatentMean(),))
 
 
 class SimpleActor(LatentActor):

@@ -32,7 +32,7 @@ def method() -> Method:
     return Method(
         "spr",
         actor=f"{__name__}:SprActor",
-        estimator=LatentMean(),
+        phases=(LatentMean(),),
         options=("proprio_latent", "extero_latent", "representation_coef"),
     )
 
@@ -98,12 +98,11 @@ class SprActor(LatentActor):
         return frame, self.encoder(frame, self.scan_normalizer(scan))
 
     def targets(self, observations: TensorDict) -> dict[str, Tensor]:
-        """Frames and scans, normalised, and which steps go on in the same episode."""
+        """Frames and scans, normalised."""
         frame, scan = (observations[name] for name in self.obs_groups)
         return {
             "frame": self.proprio_normalizer(frame),
             "scan": self.scan_normalizer(scan),
-            "next_valid": observations["next_valid"].squeeze(-1),
         }
 
     def representation_loss(
@@ -112,12 +111,12 @@ class SprActor(LatentActor):
         """Σ_k ‖ f⁽ᵏ⁾(z_t, a) − sg(g(o_{t+k})) ‖², a mean over dimensions and over the predictions that count."""
         last = len(rollout["actions"]) - 1
         predicted, now = latent.mean, batch["rows"]
-        counts = torch.ones_like(batch["next_valid"])
+        counts = torch.ones_like(batch["continues"])
         total = torch.zeros((), device=predicted.device)
         for _ in range(self.prediction_steps):
             then = now + rollout["num_envs"]
             # The next observation is in this rollout and of this episode; otherwise this and all later ones are out.
-            counts = counts * rollout["next_valid"][now] * (then <= last)
+            counts = counts * rollout["continues"][now] * (then <= last)
             then = then.clamp(max=last)
             predicted = self.dynamics(torch.cat([predicted, rollout["actions"][now]], -1))
             with torch.no_grad():

@@ -10,14 +10,21 @@ from isaaclab.envs import ManagerBasedRLEnv
 from torch import Tensor
 
 from trainer.engines.isaaclab.state import StateReader, rows
+from trainer.engines.isaaclab.terrains import generator_cfg
 from trainer.engines.managed import ManagedTask
 from trainer.tasks.locomotion import LocomotionTask
+from trainer.tasks.outcome import Outcome
 from trainer.tasks.registry import TASKS
-from trainer.tasks.running import Outcome
+from trainer.tasks.settings import restored
 from trainer.tasks.state import RobotState
+from trainer.tasks.symmetry import TaskSymmetry
 
 if TYPE_CHECKING:
     from trainer.engines.isaaclab.env_cfg import TaskEnvCfg
+
+
+def _fixed(cfg: TaskEnvCfg) -> float | None:
+    return None if cfg.difficulty < 0 else cfg.difficulty
 
 
 class ManagedTaskEnv(ManagerBasedRLEnv):
@@ -35,14 +42,17 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
         managed: The task and its episodes.
         reader: The robots.
         task_extras: Those of the last step, without Isaac Lab's log.
+        beginning: State of the task's generator before any episode: where the native engine begins to draw.
     """
 
     cfg: TaskEnvCfg
 
     def __init__(self, cfg: TaskEnvCfg, render_mode: str | None = None, **kwargs: Any) -> None:
         cfg.seed = self.seed(0 if cfg.seed is None else cfg.seed)
-        if cfg.scene.terrain.terrain_generator is not None:
-            cfg.scene.terrain.terrain_generator.seed = cfg.seed  # the tiles are those of the task
+        if cfg.scene.terrain.terrain_generator is not None:  # the tiles are those of the task
+            config = restored(TASKS[cfg.task], cfg.task_settings)
+            cfg.scene.terrain.terrain_generator = generator_cfg(config, _fixed(cfg))
+            cfg.scene.terrain.terrain_generator.seed = cfg.seed
         self.task_extras: dict[str, Any] = {}
         super().__init__(cfg, render_mode, **kwargs)
 
@@ -51,16 +61,24 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
         cfg = self.cfg
         assert cfg.seed is not None
         config = dataclasses.replace(
-            TASKS[cfg.task], control_dt=cfg.decimation * cfg.sim.dt, episode_seconds=cfg.episode_length_s
+            restored(TASKS[cfg.task], cfg.task_settings),
+            control_dt=cfg.decimation * cfg.sim.dt,
+            episode_seconds=cfg.episode_length_s,
         )
         task = LocomotionTask(config, self.device)
-        level = None if cfg.level < 0 else cfg.level
-        self.managed = ManagedTask(task, self.num_envs, self.read, seed=cfg.seed, level=level)
-        self.reader = StateReader(self.scene, config.robot, self.managed.ground)
+        self.managed = ManagedTask(task, self.num_envs, self.read, seed=cfg.seed, difficulty=_fixed(cfg))
+        self.beginning = self.managed.running.generator.get_state()
+        soft = self.managed.running.grid.soft
+        self.reader = StateReader(self.scene, config.robot, self.managed.ground, scan_from_maps=soft)
         self._spawns = torch.tensor([tile.spawn for tile in self.managed.running.tiles], device=self.device)
         self.managed.start(torch.arange(self.num_envs, device=self.device))
         super().load_managers()  # ends with the randomisation
         self.reader.read_dynamics()
+
+    @property
+    def symmetry(self) -> TaskSymmetry:
+        """The task in the mirror, for `P3PPO`'s `mirror_share`."""
+        return TaskSymmetry(self.managed.task)
 
     def read(self) -> RobotState:
         """The robots as the task sees them."""
@@ -76,13 +94,10 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
 
     def _spawn_origin(self, tile: Tensor) -> Tensor:
         """[K, 3]: in the world, where robots start on the tiles [K]."""
-        config, terrain = self.managed.task.config, self.scene.terrain
+        rows, terrain = self.managed.running.grid.num_rows, self.scene.terrain
         assert terrain is not None
         assert terrain.terrain_origins is not None
-        variant = tile % config.tile_variants
-        level = tile // config.tile_variants % config.num_levels
-        kind = tile // (config.tile_variants * config.num_levels)
-        return terrain.terrain_origins[level, kind * config.tile_variants + variant]
+        return terrain.terrain_origins[tile % rows, tile // rows]
 
     @property
     def outcome(self) -> Outcome:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+from typing import Any
+
 import isaaclab.envs.mdp as isaac_mdp
 import isaaclab.sim as sim_utils
 from isaaclab.assets import ArticulationCfg, AssetBaseCfg
@@ -25,7 +28,9 @@ from trainer.engines.isaaclab.robot import g1_cfg
 from trainer.engines.isaaclab.terrains import generator_cfg
 from trainer.tasks.g1 import G1_FLAT, G1_PARKOUR
 from trainer.tasks.locomotion import TaskConfig
+from trainer.tasks.registry import TASKS
 from trainer.tasks.robots import G1
+from trainer.tasks.settings import plain
 
 GROUPS = ("proprio", "history", "extero", "velocity", "critic")
 PHYSICS_DT = 0.005
@@ -114,15 +119,20 @@ def reward_terms(config: TaskConfig) -> dict[str, RewardTermCfg]:
     return terms
 
 
-def event_terms(config: TaskConfig) -> dict[str, EventTermCfg]:
+def event_terms(config: TaskConfig, *, each_episode: bool = False) -> dict[str, EventTermCfg]:
     """The paper's randomisation, and what begins episodes.
 
     Material, mass and centre of mass are drawn once for each environment: PhysX takes them from the CPU, which is no
-    work for every reset. Pushes come with the actions (`mdp.JointTargets`): the task knows when they are due.
+    work for every reset on a GPU. Pushes come with the actions (`mdp.JointTargets`): the task knows when they are due.
+
+    Args:
+        config: The task.
+        each_episode: Give every episode the dynamics that the task drew for it, as native MuJoCo does; restitution,
+            which the task does not draw, is still the environment's.
     """
     ranges, trunk = config.dynamics, SceneEntityCfg("robot", body_names=config.robot.trunk)
     com = {"x": ranges.com_xy, "y": ranges.com_xy, "z": ranges.com_z}
-    return {
+    events = {
         "material": EventTermCfg(
             func=mdp.randomize_material,
             mode="startup",
@@ -138,6 +148,10 @@ def event_terms(config: TaskConfig) -> dict[str, EventTermCfg]:
         ),
         "begin_episodes": EventTermCfg(func=mdp.begin_episodes, mode="reset"),
     }
+    if each_episode:
+        del events["added_mass"], events["center_of_mass"]
+        events["dynamics"] = EventTermCfg(func=mdp.set_dynamics, mode="reset")
+    return events
 
 
 @configclass
@@ -146,14 +160,16 @@ class TaskEnvCfg(ManagerBasedRLEnvCfg):
 
     task: str = G1_FLAT.name
     """Its name in `trainer/tasks/registry.py`."""
-    level: int = -1
-    """Fixes the terrain level; -1 for the curriculum (not None, which Hydra refuses to replace)."""
+    task_settings: dict[str, Any] = field(default_factory=dict)
+    """Those that are not its defaults; `take_settings` writes them."""
+    difficulty: float = -1.0
+    """Fixes the terrains' difficulty, in [0, 1]; -1 for the curriculum (not None, which Hydra refuses to replace)."""
     scene: SceneCfg = SceneCfg(num_envs=4096, env_spacing=2.5)
     actions: ActionsCfg = ActionsCfg()
     commands: CommandsCfg = CommandsCfg()
     observations: dict[str, GroupCfg] = observation_groups()
     rewards: dict[str, RewardTermCfg] = reward_terms(G1_FLAT)
-    terminations: TerminationsCfg = TerminationsCfg()
+    terminations: TerminationsCfg | dict[str, TerminationTermCfg] = TerminationsCfg()
     events: dict[str, EventTermCfg] = event_terms(G1_FLAT)
 
     def __post_init__(self) -> None:
@@ -173,7 +189,7 @@ class FlatEnvCfg(TaskEnvCfg):
 
 @configclass
 class ParkourEnvCfg(TaskEnvCfg):
-    """`g1-parkour`: the seven terrains with their curriculum."""
+    """`g1-parkour`: the seven terrains and flat ground, with their curriculum."""
 
     task: str = G1_PARKOUR.name
     rewards: dict[str, RewardTermCfg] = reward_terms(G1_PARKOUR)
@@ -185,3 +201,52 @@ class ParkourEnvCfg(TaskEnvCfg):
         super().__post_init__()
         self.scene.terrain.terrain_type = "generator"
         self.scene.terrain.terrain_generator = generator_cfg(G1_PARKOUR)
+
+
+def take_settings(cfg: TaskEnvCfg, task: TaskConfig) -> None:
+    """Gives an environment the settings of the task that are not its defaults.
+
+    What the task leaves as it is stays as Hydra left it.
+    """
+    default = TASKS[cfg.task]
+    if task == default:
+        return
+    cfg.task_settings = plain(task)
+    if task.rewards != default.rewards or task.fall_penalty != default.fall_penalty:
+        cfg.rewards = reward_terms(task)
+    if task.dynamics != default.dynamics:
+        cfg.events = event_terms(task)
+    if task.episode_seconds != default.episode_seconds:
+        cfg.episode_length_s = task.episode_seconds
+    if task.control_dt != default.control_dt:
+        cfg.decimation = round(task.control_dt / cfg.sim.dt)
+        cfg.sim.render_interval = cfg.decimation
+    if task.terrains:
+        cfg.scene.terrain.terrain_type = "generator"
+        cfg.scene.terrain.terrain_generator = generator_cfg(task)
+        cfg.curriculum = CurriculumCfg()
+    else:
+        cfg.scene.terrain.terrain_type, cfg.scene.terrain.terrain_generator = "plane", None
+        cfg.curriculum = None
+
+
+def env_cfg(
+    task: TaskConfig, num_envs: int, *, seed: int, difficulty: float | None = None, auto_reset: bool = True
+) -> TaskEnvCfg:
+    """The environment of any G1 task on a CPU: every episode has its own dynamics.
+
+    Args:
+        task: What is learned.
+        num_envs: E.
+        seed: Of everything random.
+        difficulty: Fixes the terrains' difficulty instead of the curriculum.
+        auto_reset: Begin a new episode where one ends; without it, an episode that has ended goes on.
+    """
+    cfg = ParkourEnvCfg() if task.name == G1_PARKOUR.name else FlatEnvCfg()
+    take_settings(cfg, task)
+    cfg.events = event_terms(task, each_episode=True)
+    cfg.seed, cfg.scene.num_envs, cfg.sim.device = seed, num_envs, "cpu"
+    cfg.difficulty = -1.0 if difficulty is None else difficulty
+    if not auto_reset:
+        cfg.terminations = {}
+    return cfg

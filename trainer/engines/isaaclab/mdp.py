@@ -52,16 +52,21 @@ def left_tile(env: ManagedTaskEnv) -> Tensor:
 
 
 def terrain_levels(env: ManagedTaskEnv, env_ids: Tensor) -> float:
-    """Moves the environments whose episode ended along their levels; the mean level, for the log."""
+    """Moves the environments whose episode ended along their levels; the mean difficulty, for the log."""
     env.managed.update_levels(env_ids)
     curriculum = env.managed.running.curriculum
     assert curriculum is not None
-    return curriculum.mean_level()
+    return float(curriculum.difficulty().mean())
 
 
 def begin_episodes(env: ManagedTaskEnv, env_ids: Tensor) -> None:
     """Puts the robots env_ids [K] where the task begins their next episode."""
     env.begin(env_ids)
+
+
+def set_dynamics(env: ManagedTaskEnv, env_ids: Tensor) -> None:
+    """Gives the robots env_ids [K] the friction, mass and centre of mass that the task drew for their episodes."""
+    env.reader.write_dynamics(env_ids, env.managed.dynamics[env_ids])
 
 
 def randomize_material(
@@ -122,7 +127,8 @@ class JointTargets(ActionTerm):
     def apply_actions(self) -> None:
         """Once a physics step."""
         reader = self._env.reader
-        reader.robot.set_joint_position_target(self._targets, joint_ids=reader.joints)
+        late = self._env.managed.next_targets(self._env.cfg.decimation)
+        reader.robot.set_joint_position_target(self._targets if late is None else late, joint_ids=reader.joints)
 
     def _push(self, due: Tensor, velocity: Tensor) -> None:
         """Adds velocity [K, 2] to the roots due [K]."""

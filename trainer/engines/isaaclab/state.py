@@ -54,6 +54,7 @@ class StateReader:
         scene: With `robot`, `contact_forces` and `height_scanner`, initialised.
         robot: Whose joints and feet are read, in its order.
         ground: Terrain heights below the feet.
+        scan_from_maps: Take the height scan from `ground` instead of the scanner, whose rays end on filled pits.
 
     Attributes:
         robot: The articulation.
@@ -64,11 +65,13 @@ class StateReader:
         ValueError: The asset lacks a joint or a body, or the scanner a ray.
     """
 
-    def __init__(self, scene: InteractiveScene, robot: RobotSpec, ground: Ground) -> None:
+    def __init__(
+        self, scene: InteractiveScene, robot: RobotSpec, ground: Ground, *, scan_from_maps: bool = False
+    ) -> None:
         self.robot: Articulation = scene["robot"]
         self._contacts: ContactSensor = scene["contact_forces"]
         self._scanner: RayCaster = scene["height_scanner"]
-        self._ground = ground
+        self._ground, self._scan_from_maps = ground, scan_from_maps
         device = self.robot.device
         self.joints = self.robot.find_joints(list(robot.joint_names), preserve_order=True)[0]
         self._feet = self.robot.find_bodies(list(robot.feet), preserve_order=True)[0]
@@ -77,6 +80,7 @@ class StateReader:
         self._trunk_sensors = self._contacts.find_bodies(list(TRUNK_BODIES))[0]
         self._rays = scan_order(self._scanner.ray_starts[0, :, :2])
         self._sole = torch.tensor(robot.sole, device=device)
+        self._sole_points = torch.tensor(robot.sole_points, device=device)
         self._com = self.robot.root_physx_view.get_coms()[:, self._trunk, :3].clone()
         self.dynamics = torch.zeros(scene.num_envs, 5, device=device)
 
@@ -87,6 +91,24 @@ class StateReader:
         mass = view.get_masses()[:, self._trunk, None] - self.robot.data.default_mass[:, self._trunk, None].cpu()
         com = view.get_coms()[:, self._trunk, :3] - self._com
         self.dynamics.copy_(torch.cat([friction, mass, com], -1))
+
+    def write_dynamics(self, env_ids: Tensor, dynamics: Tensor) -> None:
+        """Gives the robots env_ids [K] dynamics [K, 5], as `RobotState` has them; restitution stays as it is."""
+        view, trunk, rows, dynamics = self.robot.root_physx_view, self._trunk, env_ids.cpu(), dynamics.cpu()
+        materials, masses, inertias = view.get_material_properties(), view.get_masses(), view.get_inertias()
+        default_mass = self.robot.data.default_mass[rows, trunk].cpu()
+        materials[rows, :, :2] = dynamics[:, :1, None]
+        masses[rows, trunk] = default_mass + dynamics[:, 1]
+        scale = 1.0 + dynamics[:, 1] / default_mass  # as native MuJoCo's engine does it
+        inertias[rows, trunk] = self.robot.data.default_inertia[rows, trunk].cpu() * scale[:, None]
+        view.set_material_properties(materials, rows)
+        view.set_masses(masses, rows)
+        view.set_inertias(inertias, rows)
+        # Read after that: writing inertias turns the axes that come with the centres of mass, of every body.
+        coms = view.get_coms()
+        coms[rows, trunk, :3] = self._com[rows] + dynamics[:, 2:]
+        view.set_coms(coms, rows)
+        self.dynamics[env_ids] = dynamics.to(self.dynamics.device)
 
     def read(self, tile: Tensor, origin: Tensor) -> RobotState:
         """All robots, as new tensors: Isaac Lab writes into its own when it resets a robot.
@@ -101,12 +123,14 @@ class StateReader:
         arm = quat_apply(foot_quat, self._sole.expand(*foot_quat.shape[:-1], 3))
         foot_pos = data.body_link_pos_w[:, self._feet] + arm - origin[:, None]
         spin = torch.linalg.cross(data.body_link_ang_vel_w[:, self._feet], arm)
-        scan = self._scanner.data.ray_hits_w[:, self._rays, 2] - origin[:, 2:]
+        turns = foot_quat[:, :, None].expand(-1, -1, len(self._sole_points), 4)
+        points = quat_apply(turns, self._sole_points.expand(*turns.shape[:-1], 3))
+        points = points + (data.body_link_pos_w[:, self._feet] - origin[:, None])[:, :, None]
+        root_pos = data.root_link_pos_w - origin
         forces = self._contacts.data.net_forces_w
         assert forces is not None
-        forces = forces.norm(dim=-1)
         return RobotState(
-            root_pos=data.root_link_pos_w - origin,
+            root_pos=root_pos,
             root_quat=data.root_link_quat_w.clone(),
             root_lin_vel=data.root_link_lin_vel_w.clone(),
             root_ang_vel=data.root_link_ang_vel_b,
@@ -116,8 +140,15 @@ class StateReader:
             foot_pos=foot_pos,
             foot_vel=data.body_link_lin_vel_w[:, self._feet] + spin,
             foot_force=forces[:, self._foot_sensors],
-            body_contact=(forces[:, self._trunk_sensors] > _TRUNK_TOUCH).any(-1),
-            scan=torch.where(torch.isfinite(scan), scan, PIT_FLOOR),  # a ray beyond the terrain's edge hits nothing
+            body_contact=(forces[:, self._trunk_sensors].norm(dim=-1) > _TRUNK_TOUCH).any(-1),
+            scan=self._scan(tile, root_pos, origin),
             foot_ground=self._ground.height(tile, foot_pos[..., :2].nan_to_num()),
+            sole_drop=self._ground.sole_drop(tile, points.nan_to_num()),
             dynamics=self.dynamics.clone(),
         )
+
+    def _scan(self, tile: Tensor, root_pos: Tensor, origin: Tensor) -> Tensor:
+        if self._scan_from_maps:
+            return self._ground.scan(tile, root_pos.nan_to_num(), self.robot.data.root_link_quat_w.nan_to_num())
+        scan = self._scanner.data.ray_hits_w[:, self._rays, 2] - origin[:, 2:]
+        return torch.where(torch.isfinite(scan), scan, PIT_FLOOR)  # a ray beyond the terrain's edge hits nothing

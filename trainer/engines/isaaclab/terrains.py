@@ -1,4 +1,4 @@
-"""Our terrain tiles in Isaac Lab's terrain generator: rows are levels, columns are kinds, each in its variants.
+"""Our terrain tiles in Isaac Lab's terrain generator: rows are difficulties, columns are kinds in their variants.
 
 A cell is a tile with a trench of pit around it, wider than the height scan reaches beyond the point at which a robot
 has left its tile: no robot sees the neighbouring tile.
@@ -12,9 +12,8 @@ from isaaclab.terrains import SubTerrainBaseCfg, TerrainGeneratorCfg
 from isaaclab.utils import configclass
 
 from trainer.tasks.locomotion import TaskConfig
-from trainer.tasks.registry import TASKS
-from trainer.tasks.running import make_tile
 from trainer.tasks.terrains import HALF_EXTENT, PIT_FLOOR, Terrain
+from trainer.tasks.tiles import TileGrid
 
 TRENCH = 1.0
 """Metres of pit between the edge of the largest tile and the edge of its cell."""
@@ -24,9 +23,9 @@ _FLOOR_THICKNESS = 0.5
 
 def tile_of_cell(difficulty: float, cfg: TileCfg) -> Terrain:
     """The tile that the generator means: it draws `difficulty` uniformly from the row's part of [0, 1)."""
-    config = TASKS[cfg.task]
-    level = min(int(difficulty * config.num_levels), config.num_levels - 1)
-    return make_tile(config, cfg.kind, level, cfg.variant, cfg.seed)
+    rows = len(cfg.difficulties)
+    grid = TileGrid(tuple(cfg.terrains), tuple(cfg.difficulties), cfg.variants, cfg.soft)
+    return grid.tile(min(int(difficulty * rows), rows - 1), cfg.column, cfg.seed)
 
 
 def tile_meshes(difficulty: float, cfg: SubTerrainBaseCfg) -> tuple[list[trimesh.Trimesh], np.ndarray]:
@@ -39,7 +38,7 @@ def tile_meshes(difficulty: float, cfg: SubTerrainBaseCfg) -> tuple[list[trimesh
     assert isinstance(cfg, TileCfg)
     tile = tile_of_cell(difficulty, cfg)
     middle = np.array([cfg.size[0] / 2, cfg.size[1] / 2, 0.0])
-    meshes = [_box(2 * box[3:], middle + box[:3]) for box in tile.boxes]
+    meshes = [_box(2 * box[3:], middle + box[:3]) for box in tile.solid]
     floor = np.array([0.0, 0.0, PIT_FLOOR - _FLOOR_THICKNESS / 2])
     meshes.append(_box(np.array([*cfg.size, _FLOOR_THICKNESS]), middle + floor))
     return meshes, middle + np.array(tile.spawn)
@@ -51,32 +50,35 @@ def _box(extents: np.ndarray, centre: np.ndarray) -> trimesh.Trimesh:
 
 @configclass
 class TileCfg(SubTerrainBaseCfg):
-    """One variant of one kind of terrain, at all levels."""
+    """A column of a task's tiles (`trainer/tasks/tiles.py`), at all difficulties."""
 
     function = tile_meshes
-    task: str = ""
-    """Name of the task in `trainer/tasks/registry.py`."""
-    kind: int = 0
-    """Index into the task's terrains."""
-    variant: int = 0
+    terrains: tuple[str, ...] = ("flat",)
+    """The task's."""
+    difficulties: tuple[float, ...] = (0.0,)
+    """By row."""
+    variants: int = 1
+    soft: bool = False
+    """Whether the grid has columns with filled pits."""
+    column: int = 0
+    """Which column of the grid."""
     seed: int = 0
     """The generator's own overwrites it."""
 
 
-def generator_cfg(config: TaskConfig) -> TerrainGeneratorCfg:
-    """All tiles of a task: level, and kind · variants + variant, are the row and the column."""
+def generator_cfg(config: TaskConfig, difficulty: float | None = None) -> TerrainGeneratorCfg:
+    """All tiles of a task, or those of one difficulty; rows and columns are those of `TileGrid`."""
+    grid = TileGrid.of(config, difficulty)
     columns: dict[str, SubTerrainBaseCfg] = {
-        f"{name}_{variant}": TileCfg(task=config.name, kind=kind, variant=variant)
-        for kind, name in enumerate(config.terrains)
-        for variant in range(config.tile_variants)
+        f"{column}_{grid.name(column)}": TileCfg(**vars(grid), column=column) for column in range(grid.num_columns)
     }
     return TerrainGeneratorCfg(
         seed=0,
         curriculum=True,
         size=CELL,
         border_width=0.0,
-        num_rows=config.num_levels,
-        num_cols=len(columns),
+        num_rows=grid.num_rows,
+        num_cols=grid.num_columns,
         sub_terrains=columns,
         difficulty_range=(0.0, 1.0),
     )

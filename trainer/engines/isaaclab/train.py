@@ -3,7 +3,8 @@ r"""Trains in Isaac Lab: starts Isaac Sim first, then goes the way of Isaac Lab'
     python -m trainer.engines.isaaclab.train --task P3-Parkour-G1-v0 --headless \
         agent.method=p3 agent.run_dir=runs/parkour env.scene.num_envs=4096
 
-`agent.*` are the settings of `p3 train`, `env.*` those of `env_cfg.py`, both by Hydra; the rest is Isaac Sim's.
+`agent.*` are the settings of `p3 train`, those of the task among them (`'agent.set=["rewards.progress=2.0"]'`), `env.*`
+those of `env_cfg.py`, both by Hydra; the rest is Isaac Sim's.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def train(task_id: str, device: str, env_cfg: TaskEnvCfg, settings: dict[str, An
 
     from trainer.config import config_of  # noqa: PLC0415
     from trainer.engines.isaaclab.env import ManagedTaskEnv  # noqa: PLC0415
+    from trainer.engines.isaaclab.env_cfg import take_settings  # noqa: PLC0415
     from trainer.engines.isaaclab.task_env import IsaacLabEnv  # noqa: PLC0415
     from trainer.train import run  # noqa: PLC0415
 
@@ -83,6 +85,7 @@ def train(task_id: str, device: str, env_cfg: TaskEnvCfg, settings: dict[str, An
     def make_env(
         engine: str, task: TaskConfig, num_envs: int, *, seed: int, device: str, num_threads: int | None
     ) -> IsaacLabEnv:
+        take_settings(env_cfg, task)
         env_cfg.scene.num_envs, env_cfg.seed, env_cfg.sim.device = num_envs, seed, device
         simulation = gymnasium.make(task_id, cfg=env_cfg).unwrapped
         assert isinstance(simulation, ManagedTaskEnv)

@@ -24,6 +24,14 @@ class P3ActorCfg:
     """Latent size of the height scan."""
     beta: float = 0.1
     """Weight of the latent's KL."""
+    kl_reduction: str = "mean"
+    """Reduction of that KL over the latent's dimensions: mean or sum."""
+    latent_noise_coef: float = 0.0
+    """Weight of the Σλ term; 0 for none."""
+    latent_noise_target: float | None = None
+    """Σv/σ² that the weight of the Σλ term is adapted to hold; None for a constant weight."""
+    latent_init_scale: float = 1.0
+    """Factor on the policy network's first weights of the latent's columns."""
 
 
 @dataclass
@@ -42,9 +50,9 @@ class P3PpoCfg:
 
     class_name: str = "trainer.algorithms:P3PPO"
     method: str = "p3"
-    """p3, mm, mc, ...: those whose actor is a P3Actor."""
-    switch_at: int | None = None
-    """Iteration at which p3 goes from MM to MC; None for the plateau."""
+    """p3, mm, mc15, mm+shared, ...: those whose actor is a P3Actor."""
+    switch_at: tuple[int, ...] | None = None
+    """Iterations at which the phases change, one a change; None for the plateau."""
     plateau_window: int = 400
     gamma: float = 0.99
     lam: float = 0.95
@@ -52,10 +60,18 @@ class P3PpoCfg:
     num_mini_batches: int = 4
     entropy_coef: float = 0.01
     clip_param: float = 0.2
+    dual_clip: float | None = None
+    """Bound on the loss of a sample with a negative advantage, in units of that advantage; None for none."""
+    entropy: str = "exploration"
+    """Whose entropy the bonus rewards: exploration or marginal."""
     value_loss_coef: float = 1.0
+    use_clipped_value_loss: bool = True
+    """Whether a value's move away from the rollout's is clipped to clip_param."""
     learning_rate: float = 1e-3
     desired_kl: float = 0.02
     max_grad_norm: float = 1.0
+    mirror_share: float = 0.0
+    """Share of a rollout's steps that are trained on a second time with left and right exchanged."""
     rnd_cfg: dict[str, float] | None = None
     """Not supported: None."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 from typing import Any
 
@@ -28,14 +29,20 @@ class MjlabEnv(TaskEnv):
         task: What is learned.
         num_envs: E.
         seed: Of everything random here.
-        level: Fixes the terrain level instead of the curriculum, for evaluation.
+        difficulty: Fixes the terrains' difficulty, in [0, 1], instead of the curriculum, for evaluation.
         auto_reset: Begin a new episode where one ends.
     """
 
     def __init__(
-        self, task: LocomotionTask, num_envs: int, *, seed: int = 0, level: int | None = None, auto_reset: bool = True
+        self,
+        task: LocomotionTask,
+        num_envs: int,
+        *,
+        seed: int = 0,
+        difficulty: float | None = None,
+        auto_reset: bool = True,
     ) -> None:
-        cfg = env_cfg(task.config, num_envs, seed=seed, level=level)
+        cfg = env_cfg(task.config, num_envs, seed=seed, difficulty=difficulty)
         if not auto_reset:
             cfg.terminations = {}  # an episode that has ended goes on, as in the native engine
         warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)  # it tells of every kernel
@@ -66,6 +73,8 @@ class MjlabEnv(TaskEnv):
     def state_dict(self) -> dict[str, Any]:
         """Tensors from which `load_state_dict` continues: bit for bit on a CPU."""
         engine = {name: getattr(self._data, name)[:].clone() for name in _PHYSICS}
+        if self._walk.managed.motors is not None:
+            engine["motors"] = self._walk.managed.motors.clone()
         engine |= {"tile_of": self.running.tile_of.clone(), "dynamics": self._walk.managed.dynamics.clone()}
         state = {name: value.clone() for name, value in vars(self.state).items()}
         return {"engine": engine, "state": state, **self.running.state_dict()}
@@ -79,11 +88,18 @@ class MjlabEnv(TaskEnv):
         engine, data = state.get("engine", {}), self._data
         if "qpos" not in engine or engine["qpos"].shape != data.qpos.shape:
             raise ValueError(f"environment: expected the state of {self.num_envs} environments of `p3 train` in mjlab")
+        if {field.name for field in dataclasses.fields(RobotState)} != set(state["state"]):
+            raise ValueError(
+                "environment: robots of an earlier version, whose run can be evaluated and played, not continued"
+            )
         for name in _PHYSICS:
             getattr(data, name)[:] = engine[name].to(self.device)
         everyone = torch.arange(self.num_envs, device=self.device)
         self._walk.managed.dynamics[:] = engine["dynamics"].to(self.device)
         self._walk.robots.set_dynamics(everyone, self._walk.managed.dynamics)
+        if "motors" in engine:
+            self._walk.managed.motors = engine["motors"].to(self.device, copy=True)
+            self._walk.robots.set_motors(everyone, self._walk.managed.motors)
         robots = RobotState(**{name: value.to(self.device, copy=True) for name, value in state["state"].items()})
         self.running.load_state_dict(state, robots, engine["tile_of"].to(self.device))
         self.simulation.episode_length_buf[:] = self.episode.step

@@ -16,13 +16,14 @@ from trainer.engines.mjlab import terms
 from trainer.engines.mjlab.robot import ENTITY, robot_cfg
 from trainer.engines.mjlab.terrain import terrain_cfg
 from trainer.engines.mujoco.model import PHYSICS_DT
+from trainer.tasks.actuation import randomizes_motors
 from trainer.tasks.locomotion import TaskConfig
 
 GROUPS = ("proprio", "history", "extero", "velocity", "critic")
 
 
 def env_cfg(
-    task: TaskConfig, num_envs: int, *, seed: int | None = None, level: int | None = None, visual: bool = False
+    task: TaskConfig, num_envs: int, *, seed: int | None = None, difficulty: float | None = None, visual: bool = False
 ) -> ManagerBasedRlEnvCfg:
     """The environment of a task.
 
@@ -30,25 +31,28 @@ def env_cfg(
         task: What is learned.
         num_envs: E.
         seed: Of terrains and of everything random; None leaves all but the terrains to mjlab's scripts.
-        level: Fixes the terrain level instead of the curriculum.
+        difficulty: Fixes the terrains' difficulty instead of the curriculum.
         visual: Keep the robot's meshes, for a picture of it.
     """
     time_outs = {"out_of_time": terms.out_of_time, "traversed": terms.traversed, "left_tile": terms.left_tile}
     if not task.terrains:
         del time_outs["traversed"], time_outs["left_tile"]
+    motors = {}
+    if randomizes_motors(task.dynamics):
+        motors["motors"] = EventTermCfg(func=terms.randomize_motors, mode="reset")
     return ManagerBasedRlEnvCfg(
         decimation=round(task.control_dt / PHYSICS_DT),
         episode_length_s=task.episode_seconds,
         seed=seed,
         scene=SceneCfg(
             num_envs=num_envs,
-            terrain=terrain_cfg(task, seed or 0),
+            terrain=terrain_cfg(task, seed or 0, difficulty),
             entities={ENTITY: robot_cfg(task.robot, visual=visual)},
             extent=2.0,
         ),
         # Solver and tolerance are MuJoCo's own, as in the native engine. Room for a robot that lies on stones.
         sim=SimulationCfg(nconmax=64, njmax=300, mujoco=MujocoCfg(timestep=PHYSICS_DT, integrator="implicitfast")),
-        commands={terms.COMMAND: terms.WalkCommandCfg(task=task, level=level)},
+        commands={terms.COMMAND: terms.WalkCommandCfg(task=task, difficulty=difficulty)},
         actions={"joint_targets": terms.WalkActionCfg()},
         observations={
             group: ObservationGroupCfg(
@@ -70,6 +74,7 @@ def env_cfg(
         events={
             "begin_episodes": EventTermCfg(func=terms.begin_episodes, mode="reset"),
             "dynamics": EventTermCfg(func=terms.randomize_dynamics, mode="reset"),
+            **motors,
         },
         curriculum={"terrain_levels": CurriculumTermCfg(func=terms.terrain_levels)} if task.terrains else {},
         viewer=ViewerConfig(

@@ -13,8 +13,8 @@ from torch import Tensor
 from trainer.engines.ground import Ground
 from trainer.engines.mujoco.model import robot_spec
 from trainer.engines.mujoco.reading import StateReader
+from trainer.tasks.outcome import Start
 from trainer.tasks.robots import RobotSpec
-from trainer.tasks.running import Start
 from trainer.tasks.state import RobotState
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ENTITY = "robot"
 DYNAMICS_FIELDS = ("geom_friction", "body_mass", "body_inertia", "body_ipos", "body_subtreemass")
 """Of the model: what `RobotBatch.set_dynamics` writes, for each environment its own."""
+
+MOTOR_FIELDS = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
+"""Likewise, of `RobotBatch.set_motors`."""
 
 
 def robot_cfg(robot: RobotSpec, *, visual: bool = False) -> EntityCfg:
@@ -55,6 +58,8 @@ class RobotBatch:
         device = env.device
         self._foot_geoms = torch.from_numpy(self.reader.foot_geoms).to(device)
         self._chain = torch.tensor(self.reader.trunk_chain, device=device)
+        motors = [env.sim.mj_model.actuator(f"{ENTITY}/{name}").id for name in robot.joint_names]
+        self._motors = torch.tensor(motors, device=device)
         entity = env.scene[ENTITY]
         self._entity = entity
         self._joints = torch.tensor(entity.find_joints(robot.joint_names, preserve_order=True)[0], device=device)
@@ -101,3 +106,14 @@ class RobotBatch:
         model.body_inertia[env_ids, trunk] = base["body_inertia"][trunk] * scale[:, None]
         model.body_ipos[env_ids, trunk] = base["body_ipos"][trunk] + offset
         model.body_subtreemass[env_ids[:, None], self._chain] = base["body_subtreemass"][self._chain] + mass[:, None]
+
+    def set_motors(self, env_ids: Tensor, motors: Tensor) -> None:
+        """Factors motors [K, 3, J] on torque, stiffness and damping for env_ids [K]."""
+        model, rows = self._model, env_ids[:, None]
+        gain, bias, limit = (self._env.sim.get_default_field(name) for name in MOTOR_FIELDS)
+        strength, stiffness, damping = motors.unbind(1)
+        motor = self._motors
+        model.actuator_gainprm[rows, motor, 0] = gain[motor, 0] * strength * stiffness
+        model.actuator_biasprm[rows, motor, 1] = bias[motor, 1] * strength * stiffness
+        model.actuator_biasprm[rows, motor, 2] = bias[motor, 2] * strength * damping
+        model.actuator_forcerange[rows, motor] = limit[motor] * strength[..., None]

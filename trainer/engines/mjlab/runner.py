@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from mjlab.rl import MjlabOnPolicyRunner
 
+from trainer.algorithms import parse_method
 from trainer.checkpoint import load_checkpoint, save_checkpoint
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
 from trainer.engines.mjlab.terms import walk
+from trainer.tasks.settings import plain
+from trainer.tasks.symmetry import TaskSymmetry
 
 
 class P3Runner(MjlabOnPolicyRunner):
@@ -25,8 +28,10 @@ class P3Runner(MjlabOnPolicyRunner):
     """
 
     def __init__(self, env: Any, train_cfg: dict[str, Any], log_dir: str | None = None, device: str = "cpu") -> None:
-        super().__init__(env, train_cfg, log_dir, device)
         self._running = walk(env.unwrapped).running
+        if train_cfg["algorithm"].get("mirror_share"):
+            env.symmetry = TaskSymmetry(self._running.task)
+        super().__init__(env, train_cfg, log_dir, device)
 
     def save(self, path: str, infos: dict[str, Any] | None = None) -> None:
         """Writes a checkpoint, and the settings that it belongs to."""
@@ -37,10 +42,12 @@ class P3Runner(MjlabOnPolicyRunner):
         content = {
             "task": self.cfg["task"],
             "method": self.cfg["algorithm"]["method"],
+            "task_settings": plain(self._running.task.config),
             "contract": self._running.task.contract.to_dict(),
             "algorithm": self.alg.save(),
             "environment": {
                 "curriculum": {} if curriculum is None else curriculum.state_dict(),
+                "steps": torch.tensor(self._running.steps),
                 "common_step_counter": self.env.unwrapped.common_step_counter,
             },
             "torch_rng": torch.get_rng_state(),
@@ -74,9 +81,10 @@ class P3Runner(MjlabOnPolicyRunner):
             self.current_learning_iteration = content["iter"]
         environment, curriculum = content["environment"], self._running.curriculum
         self.env.unwrapped.common_step_counter = environment.get("common_step_counter", 0)
-        levels = environment["curriculum"].get("level")
+        positions = environment["curriculum"].get("position")
         # Another number of environments, such as a viewer's few, begins where it begins.
-        if curriculum is not None and levels is not None and len(levels) == len(curriculum.level):
+        if curriculum is not None and positions is not None and len(positions) == len(curriculum.position):
+            self._running.steps = int(environment.get("steps", 0))
             curriculum.load_state_dict(environment["curriculum"])
             with torch.inference_mode(self._running.state.root_pos.is_inference()):  # as the rollout before it was
                 self.env.reset()
@@ -85,11 +93,14 @@ class P3Runner(MjlabOnPolicyRunner):
     def _config(self, run_dir: Path) -> TrainConfig:
         """The settings as `p3 train` would have them."""
         agent, algorithm = self.cfg, self.cfg["algorithm"]
-        ppo = {option.name: algorithm.get(option.name) for option in dataclasses.fields(PpoConfig)}
-        model = {name: agent["actor"][name] for name in ("hidden_dims", "init_std", "proprio_latent", "extero_latent")}
+        ppo, model = (
+            {option.name: given[option.name] for option in dataclasses.fields(kind) if option.name in given}
+            for kind, given in ((PpoConfig, algorithm), (ModelConfig, agent["actor"]))
+        )
         return resolve(
             TrainConfig(
                 task=agent["task"],
+                task_settings=plain(self._running.task.config),
                 method=algorithm["method"],
                 engine="mjlab",
                 device=str(self.device),
@@ -97,12 +108,12 @@ class P3Runner(MjlabOnPolicyRunner):
                 num_envs=self.env.num_envs,
                 iterations=agent["max_iterations"],
                 switch_at=algorithm["switch_at"],
-                switch_on_plateau=algorithm["switch_at"] is None and algorithm["method"].startswith("p3"),
+                switch_on_plateau=algorithm["switch_at"] is None and parse_method(algorithm["method"]).changes > 0,
                 plateau_window=algorithm["plateau_window"],
                 seed=agent["seed"],
                 run_dir=run_dir,
                 save_interval=agent["save_interval"],
                 ppo=PpoConfig(**{**ppo, "num_steps_per_env": agent["num_steps_per_env"]}),
-                model=ModelConfig(**model, beta=agent["actor"]["beta"]),
+                model=ModelConfig(**model),
             )
         )

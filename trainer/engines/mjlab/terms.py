@@ -17,10 +17,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.engines.managed import ManagedTask
-from trainer.engines.mjlab.robot import DYNAMICS_FIELDS, ENTITY, RobotBatch
-from trainer.engines.mjlab.terrain import tiles_of
+from trainer.engines.mjlab.robot import DYNAMICS_FIELDS, ENTITY, MOTOR_FIELDS, RobotBatch
+from trainer.engines.mjlab.terrain import tile_middles, tile_seed
 from trainer.tasks.locomotion import LocomotionTask, TaskConfig
-from trainer.tasks.running import Outcome, RunningTask
+from trainer.tasks.outcome import Outcome
+from trainer.tasks.running import RunningTask
 from trainer.tasks.state import RobotState
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class WalkCommandCfg(CommandTermCfg):
 
     task: tyro.conf.Fixed[TaskConfig]
     """What is learned."""
-    level: int | None = None
-    """Fixes the terrain level instead of the curriculum."""
+    difficulty: float | None = None
+    """Fixes the terrains' difficulty instead of the curriculum; that of the terrain's own settings."""
     resampling_time_range: tuple[float, float] = (1e9, 1e9)
     """Not used: the task says when a command ends."""
 
@@ -60,15 +61,16 @@ class WalkCommand(CommandTerm):
         config = cfg.task
         if abs(env.step_dt - config.control_dt) > 1e-9:
             raise ValueError(f"decimation: expected a control step of {config.control_dt} s, got {env.step_dt}")
-        tiles, middles = tiles_of(env.cfg.scene.terrain, config, env.device)
+        ground = env.cfg.scene.terrain
         self.managed = ManagedTask(
             LocomotionTask(config, env.device),
             env.num_envs,
             self._read,
             seed=0 if env.cfg.seed is None else env.cfg.seed,
-            level=cfg.level,
-            tiles=tiles,
+            difficulty=cfg.difficulty,
+            tile_seed=tile_seed(ground),
         )
+        middles = tile_middles(ground, self.running.grid, env.device)
         self.robots = RobotBatch(env, config.robot, middles)
 
     @property
@@ -147,7 +149,11 @@ class WalkAction(ActionTerm):
         walk(self._env).act(actions)
 
     def apply_actions(self) -> None:
-        """Nothing: the targets stay for all physics steps."""
+        """Before every physics step: the targets that have arrived; without a delay they stay."""
+        term = walk(self._env)
+        targets = term.managed.next_targets(self._env.cfg.decimation)
+        if targets is not None:
+            term.robots.set_targets(targets)
 
 
 def walk(env: ManagerBasedRlEnv) -> WalkCommand:
@@ -196,15 +202,23 @@ def left_tile(env: ManagerBasedRlEnv) -> Tensor:
 
 
 def terrain_levels(env: ManagerBasedRlEnv, env_ids: Tensor) -> Tensor | None:
-    """Moves the environments whose episode ended along their levels; the mean level, for the log."""
+    """Moves the environments whose episode ended along their levels; the mean difficulty, for the log."""
     walk(env).managed.update_levels(env_ids)
     curriculum = walk(env).running.curriculum
-    return None if curriculum is None else curriculum.level.float().mean()
+    return None if curriculum is None else curriculum.difficulty().mean()
 
 
 def begin_episodes(env: ManagerBasedRlEnv, env_ids: Tensor) -> None:
     """Puts the robots env_ids [K] where the task begins their next episode."""
     walk(env).begin(env_ids)
+
+
+@requires_model_fields(*MOTOR_FIELDS)
+def randomize_motors(env: ManagerBasedRlEnv, env_ids: Tensor) -> None:
+    """Gives env_ids [K] the torque and gains that the task drew for their episodes."""
+    motors = walk(env).managed.motors
+    if motors is not None:
+        walk(env).robots.set_motors(env_ids, motors[env_ids])
 
 
 @requires_model_fields(*DYNAMICS_FIELDS)

@@ -7,7 +7,6 @@ what MuJoCo computes as sensors (feet, contacts, torques) is of 5 ms before, the
 from __future__ import annotations
 
 import copy
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -18,8 +17,9 @@ from mujoco import rollout
 from torch import Tensor
 
 from trainer.engines.ground import Ground
-from trainer.engines.mujoco.model import PHYSICS_DT, build_model, sizes_of
+from trainer.engines.mujoco.model import PHYSICS_DT, build_model, sizes_of, sole_sites
 from trainer.engines.mujoco.reading import StateReader
+from trainer.processes import cores
 from trainer.tasks.robots import RobotSpec
 from trainer.tasks.state import RobotState
 from trainer.tasks.terrains import Terrain
@@ -55,20 +55,24 @@ class MujocoEngine:
         if decimation < 1 or abs(decimation * PHYSICS_DT - control_dt) > 1e-9:
             raise ValueError(f"control_dt: expected a multiple of the physics step of {PHYSICS_DT} s, got {control_dt}")
         self.robot, self.tiles, self.num_envs, self.decimation = robot, list(tiles), num_envs, decimation
-        self.num_threads = len(os.sched_getaffinity(0)) if num_threads is None else num_threads
+        self.num_threads = cores() if num_threads is None else num_threads
         # Left alone, MuJoCo prints every warning and appends it to a file in the working directory, without end.
         mujoco.set_mju_user_warning(_WARNINGS.append)
-        self._pool = self._compile_tiles()
-        base = self._pool[0]
+        self._pool: dict[int, mujoco.MjModel] = {}
+        self._num_boxes = max((len(tile.solid) for tile in self.tiles), default=0)
+        base = self._tile_model(0)
         self._reader = StateReader(base, robot)
         self._soles = [base.site(f"sole{index}").id for index in range(len(robot.feet))]
+        self._sole_points = [base.site(name).id for name in sole_sites(robot)]
         self._models = [base] * num_envs
         self._model_tile = [-1] * num_envs
         self._spare: dict[int, list[mujoco.MjModel]] = defaultdict(list)
         self._data = [mujoco.MjData(base) for _ in range(max(self.num_threads, 1))]
-        self._rollout = rollout.Rollout(nthread=self.num_threads)
+        # One thread is this one: another would only have to be woken and waited for.
+        self._rollout = rollout.Rollout(nthread=self.num_threads if self.num_threads > 1 else 0)
         self.tile_of = torch.zeros(num_envs, dtype=torch.int64)
         self.dynamics = torch.zeros(num_envs, 5)
+        self.motors: Tensor | None = None
         self._state = np.zeros((num_envs, mujoco.mj_stateSize(base, _FULL_STATE)))
         self._sensors = np.zeros((num_envs, base.nsensordata))
         self._nq, self._nv = base.nq, base.nv
@@ -79,22 +83,31 @@ class MujocoEngine:
         self._controls = np.zeros((num_envs, decimation, base.nu))
         self.ground = Ground(self.tiles)
 
-    def _compile_tiles(self) -> list[mujoco.MjModel]:
-        if not self.tiles:
-            return [build_model(self.robot, None)]
-        num_boxes = max(len(tile.boxes) for tile in self.tiles)
-        pool = [build_model(self.robot, tile, num_boxes) for tile in self.tiles]
-        expected = sizes_of(pool[0])
-        for tile, model in zip(self.tiles, pool, strict=True):
-            if sizes_of(model) != expected:
-                different = {k: v for k, v in sizes_of(model).items() if expected[k] != v}
-                raise RuntimeError(
-                    f"tile {tile.name}: model sizes differ from those of {self.tiles[0].name}: {different}"
-                )
-        return pool
+    def _tile_model(self, index: int) -> mujoco.MjModel:
+        """The robot on a tile, compiled when it is first asked for: a curriculum has far more tiles than are in use."""
+        if index not in self._pool:
+            tile = self.tiles[index] if self.tiles else None
+            model = build_model(self.robot, tile, self._num_boxes)
+            if not self._pool:
+                self._sizes = sizes_of(model)
+            else:
+                expected = self._sizes
+                if different := {name: size for name, size in sizes_of(model).items() if expected[name] != size}:
+                    raise RuntimeError(
+                        f"tile {tile.name if tile else 0}: model sizes differ from the rest: {different}"
+                    )
+            self._pool[index] = model
+        return self._pool[index]
 
     def reset(
-        self, env_ids: Tensor, tile: Tensor, root_pos: Tensor, yaw: Tensor, joint_pos: Tensor, dynamics: Tensor
+        self,
+        env_ids: Tensor,
+        tile: Tensor,
+        root_pos: Tensor,
+        yaw: Tensor,
+        joint_pos: Tensor,
+        dynamics: Tensor,
+        motors: Tensor | None = None,
     ) -> RobotState:
         """Puts robots at rest where the task wants them; returns their state, [K] rows.
 
@@ -105,6 +118,7 @@ class MujocoEngine:
             yaw: [K]; ignored by a planar robot.
             joint_pos: [K, J].
             dynamics: [K, 5]: friction, added mass, centre-of-mass offset x, y, z.
+            motors: [K, 3, J]: factors on torque, stiffness and damping; None for the motors as they are.
         """
         rows = env_ids.numpy()
         qpos = np.zeros((len(rows), self._nq))
@@ -117,19 +131,21 @@ class MujocoEngine:
         self._state[rows] = 0.0
         self._state[rows, 1 : 1 + self._nq] = qpos
         self._sensors[rows] = 0.0
+        self._keep_motors(env_ids, motors)
         data = self._data[0]
         for row, env in enumerate(rows.tolist()):
             model = self._prepare(env, int(tile[row]), dynamics[row].tolist())
             data.qpos[:] = qpos[row]
             mujoco.mj_kinematics(model, data)  # of all sensors, a robot at rest in the air has foot positions alone
             self._sensors[env, self._reader.foot_pos] = data.site_xpos[self._soles].ravel()
+            self._sensors[env, self._reader.sole_points] = data.site_xpos[self._sole_points].ravel()
         self.tile_of[env_ids] = tile
         self.dynamics[env_ids] = dynamics
         return self._read(env_ids)
 
     def _prepare(self, env: int, tile: int, dynamics: Sequence[float]) -> mujoco.MjModel:
         """The model of `env`, on the tile and with the dynamics of its new episode."""
-        base = self._pool[tile if self.tiles else 0]
+        base = self._tile_model(tile if self.tiles else 0)
         if self._model_tile[env] != tile:
             # Models go from robot to robot as tiles do; at most one a robot is kept for a tile nobody is on.
             if self._model_tile[env] >= 0 and sum(map(len, self._spare.values())) < self.num_envs:
@@ -144,16 +160,32 @@ class MujocoEngine:
         model.body_ipos[trunk] = base.body_ipos[trunk] + offset
         # What mj_setConst would do for the trunk and the bodies above it.
         model.body_subtreemass[self._reader.trunk_chain] = base.body_subtreemass[self._reader.trunk_chain] + mass
+        if self.motors is not None:
+            strength, stiffness, damping = self.motors[env].double().numpy()
+            control = self._reader.control
+            model.actuator_gainprm[control, 0] = base.actuator_gainprm[control, 0] * strength * stiffness
+            model.actuator_biasprm[control, 1] = base.actuator_biasprm[control, 1] * strength * stiffness
+            model.actuator_biasprm[control, 2] = base.actuator_biasprm[control, 2] * strength * damping
+            model.actuator_forcerange[control] = base.actuator_forcerange[control] * strength[:, None]
         return model
 
+    def _keep_motors(self, env_ids: Tensor, motors: Tensor | None) -> None:
+        """Factors of all robots, from the first reset on that gives any: models go from robot to robot."""
+        if motors is None:
+            return
+        if self.motors is None:
+            self.motors = torch.ones(self.num_envs, *motors.shape[1:])
+        self.motors[env_ids] = motors
+
     def step(self, targets: Tensor) -> tuple[RobotState, Tensor]:
-        """One control step towards joint targets [E, J].
+        """One control step towards joint targets [E, J], or [E, decimation, J], those of each physics step.
 
         Returns:
             The state, and broken [E] bool: environments whose simulation diverged. Their state is the last one, made
             finite; they must be reset.
         """
-        self._controls[:, :, self._reader.control] = targets.numpy()[:, None]
+        held = targets if targets.dim() == 3 else targets[:, None]
+        self._controls[:, :, self._reader.control] = held.numpy()
         _WARNINGS.clear()
         self.simulate(self._models, self._state, self._controls)
         state, sensors = self._trajectory[:, -1], self._sensor_trajectory[:, -1]
@@ -218,15 +250,21 @@ class MujocoEngine:
             "sensors": torch.from_numpy(self._sensors.copy()),
             "tile_of": self.tile_of.clone(),
             "dynamics": self.dynamics.clone(),
+            **({} if self.motors is None else {"motors": self.motors.clone()}),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> RobotState:
         """Continues from `state_dict()`; returns the state of all robots."""
-        if state["state"].shape != self._state.shape:
-            raise ValueError(f"engine state: expected shape {self._state.shape}, got {tuple(state['state'].shape)}")
+        for name, expected in (("state", self._state.shape), ("sensors", self._sensors.shape)):
+            if state[name].shape != expected:
+                raise ValueError(
+                    f"engine {name}: expected shape {expected}, got {tuple(state[name].shape)}; a run of an earlier"
+                    " version can be evaluated and played, not continued"
+                )
         self._state[:], self._sensors[:] = state["state"].numpy(), state["sensors"].numpy()
         self.tile_of.copy_(state["tile_of"])
         self.dynamics.copy_(state["dynamics"])
+        self._keep_motors(torch.arange(self.num_envs), state.get("motors"))
         for env in range(self.num_envs):
             self._prepare(env, int(self.tile_of[env]), self.dynamics[env].tolist())
         return self._read(slice(None))

@@ -19,7 +19,8 @@ from trainer.tasks.terrains import Terrain
 
 PHYSICS_DT = 0.005
 _FOOT_CAPSULES_KEPT = re.compile(r"(left|right)_foot[26]_collision")
-TRUNK_BODIES = {"g1": ("pelvis", "torso_link"), "walker": ("torso",)}
+_NET_FORCE = 3
+"""The contact sensor's way of reducing contacts to one: their net force, in the world's frame."""
 _GROUND_RGBA = (0.45, 0.48, 0.52, 1.0)
 
 
@@ -27,10 +28,16 @@ def mjcf_path(robot: RobotSpec) -> Path:
     """Where the robot's MJCF is.
 
     Raises:
-        FileNotFoundError: The package that carries it is not installed.
+        FileNotFoundError: There is none, or the package that carries it is not installed.
     """
+    if robot.mjcf:
+        if not Path(robot.mjcf).is_file():
+            raise FileNotFoundError(f"robot {robot.name}: no MJCF file {robot.mjcf}")
+        return Path(robot.mjcf)
     if robot.name == "walker":
         return Path(__file__).with_name("walker.xml")
+    if robot.name != "g1":
+        raise FileNotFoundError(f"robot {robot.name}: its RobotSpec has no mjcf")
     package = importlib.util.find_spec("mjlab")  # finds without importing: mjlab would bring Warp and a viewer
     if package is None or package.origin is None:
         raise FileNotFoundError(
@@ -58,25 +65,27 @@ def build_model(
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     # A diverged state must be seen by us, not replaced by the model's initial one.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+    # One robot is one island: to look for more is a twentieth of a step. Older versions of MuJoCo look only when asked.
+    spec.option.disableflags |= getattr(mujoco.mjtDisableBit, "mjDSBL_ISLAND", 0)
     return spec.compile()
 
 
 def robot_spec(robot: RobotSpec, *, visual: bool = False) -> mujoco.MjSpec:
     """The robot alone, with its motors and the sensors that `StateReader` finds; with `visual`, also its meshes."""
     spec = mujoco.MjSpec.from_file(str(mjcf_path(robot)))
-    _cut_geometry(spec, visual)
+    _cut_geometry(spec, robot, visual)
     _add_motors(spec, robot)
     _add_sensors(spec, robot)
     return spec
 
 
-def _cut_geometry(spec: mujoco.MjSpec, visual: bool) -> None:
+def _cut_geometry(spec: mujoco.MjSpec, robot: RobotSpec, visual: bool) -> None:
     for geom in list(spec.geoms):
         if geom.type == mujoco.mjtGeom.mjGEOM_MESH:
             if not visual:
                 spec.delete(geom)
             continue
-        is_foot = "_foot" in geom.name
+        is_foot = geom.parent.name in robot.feet
         if re.fullmatch(r"(left|right)_foot\d_collision", geom.name) and not _FOOT_CAPSULES_KEPT.fullmatch(geom.name):
             spec.delete(geom)
             continue
@@ -97,11 +106,12 @@ def _add_terrain(spec: mujoco.MjSpec, terrain: Terrain | None, num_boxes: int) -
             name="ground", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], contype=1, conaffinity=0, rgba=_GROUND_RGBA
         )
         return
-    for index in range(max(num_boxes, len(terrain.boxes))):
+    solid = terrain.solid
+    for index in range(max(num_boxes, len(solid))):
         # Padding lies far below. It collides like the rest: what does not is left out of the bounding-volume tree,
         # whose size would then differ from tile to tile.
         below = np.array([0, 0, -100.0 - index, 0.1, 0.1, 0.1])
-        box = terrain.boxes[index] if index < len(terrain.boxes) else below
+        box = solid[index] if index < len(solid) else below
         world.add_geom(
             name=f"box{index}",
             type=mujoco.mjtGeom.mjGEOM_BOX,
@@ -131,21 +141,35 @@ def _add_sensors(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     for index, foot in enumerate(robot.feet):
         body = spec.body(foot)
         body.add_site(name=f"sole{index}", pos=robot.sole, size=[0.01, 0.01, 0.01])
-        # A touch sensor counts contacts of its body inside its site: large enough for the whole foot.
-        body.add_site(name=f"foot{index}", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.5, 0, 0], rgba=[0, 0, 0, 0])
+        for point, place in enumerate(robot.sole_points):
+            body.add_site(name=f"sole{index}_{point}", pos=place, size=[0.005, 0.005, 0.005], rgba=[0, 0, 0, 0])
     # One kind after the other, so that each can be read as one block.
     for index in feet:
         spec.add_sensor(name=f"foot_pos{index}", type=kinds.mjSENS_FRAMEPOS, objtype=site, objname=f"sole{index}")
     for index in feet:
         spec.add_sensor(name=f"foot_vel{index}", type=kinds.mjSENS_FRAMELINVEL, objtype=site, objname=f"sole{index}")
-    for index in feet:
-        spec.add_sensor(name=f"foot_force{index}", type=kinds.mjSENS_TOUCH, objtype=site, objname=f"foot{index}")
-    for index, name in enumerate(TRUNK_BODIES[robot.name]):
+    for site_name in sole_sites(robot):
+        spec.add_sensor(name=f"pos_{site_name}", type=kinds.mjSENS_FRAMEPOS, objtype=site, objname=site_name)
+    for index, foot in enumerate(robot.feet):
+        spec.add_sensor(
+            name=f"foot_force{index}",
+            type=kinds.mjSENS_CONTACT,
+            objtype=mujoco.mjtObj.mjOBJ_BODY,
+            objname=foot,
+            # The sum of all contacts' forces as one vector in the world's frame.
+            intprm=[1 << mujoco.mjtConDataField.mjCONDATA_FORCE.value, _NET_FORCE, 1],
+        )
+    for index, name in enumerate(robot.no_contact):
         body = spec.body(name)
         body.add_site(name=f"trunk{index}", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[1.0, 0, 0], rgba=[0, 0, 0, 0])
         spec.add_sensor(name=f"trunk_touch{index}", type=kinds.mjSENS_TOUCH, objtype=site, objname=f"trunk{index}")
     for name in robot.joint_names:
         spec.add_sensor(name=f"torque_{name}", type=kinds.mjSENS_ACTUATORFRC, objtype=joint, objname=name)
+
+
+def sole_sites(robot: RobotSpec) -> list[str]:
+    """Names of the sites at the robot's sole points, foot by foot."""
+    return [f"sole{foot}_{point}" for foot in range(len(robot.feet)) for point in range(len(robot.sole_points))]
 
 
 def _add_scenery(spec: mujoco.MjSpec) -> None:

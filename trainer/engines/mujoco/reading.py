@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.engines.ground import Ground
-from trainer.engines.mujoco.model import TRUNK_BODIES, as_slice
+from trainer.engines.mujoco.model import as_slice, sole_sites
 from trainer.tasks.robots import RobotSpec
 from trainer.tasks.state import RobotState
 
@@ -39,9 +39,10 @@ class StateReader:
         """The trunk and the bodies above it, whose subtrees' masses change with its own."""
         while model.body_parentid[self.trunk_chain[-1]]:
             self.trunk_chain.append(model.body_parentid[self.trunk_chain[-1]])
-        feet_range, trunks = range(len(robot.feet)), range(len(TRUNK_BODIES[robot.name]))
+        feet_range, trunks = range(len(robot.feet)), range(len(robot.no_contact))
         self.foot_pos = columns(*(f"foot_pos{i}" for i in feet_range))
         self._foot_vel = columns(*(f"foot_vel{i}" for i in feet_range))
+        self.sole_points = columns(*(f"pos_{name}" for name in sole_sites(robot)))
         self._foot_force = columns(*(f"foot_force{i}" for i in feet_range))
         self._trunk_touch = columns(*(f"trunk_touch{i}" for i in trunks))
         self._torque = columns(*(f"torque_{name}" for name in robot.joint_names))
@@ -78,8 +79,10 @@ class StateReader:
         else:
             root_pos, root_quat, lin_vel, ang_vel = qpos[:, :3], qpos[:, 3:7], qvel[:, :3], qvel[:, 3:6]
         foot_pos = sensors[:, self.foot_pos].view(count, feet, 3)
+        sole_points = sensors[:, self.sole_points].view(count, feet, -1, 3)
         if origin is not None:
             root_pos, foot_pos = root_pos - origin, foot_pos - origin[:, None]
+            sole_points = sole_points - origin[:, None, None]
         return RobotState(
             root_pos=root_pos,
             root_quat=root_quat,
@@ -90,9 +93,12 @@ class StateReader:
             joint_torque=sensors[:, self._torque],
             foot_pos=foot_pos,
             foot_vel=sensors[:, self._foot_vel].view(count, feet, 3),
-            foot_force=sensors[:, self._foot_force],
+            foot_force=-sensors[:, self._foot_force].view(
+                count, feet, 3
+            ),  # MuJoCo's is that of the foot on the terrain
             body_contact=(sensors[:, self._trunk_touch] > 1.0).any(-1),
             scan=ground.scan(tile, root_pos, root_quat),
             foot_ground=ground.height(tile, foot_pos[..., :2]),
+            sole_drop=ground.sole_drop(tile, sole_points),
             dynamics=dynamics,
         )

@@ -1,4 +1,4 @@
-"""Stands in for what no small wheel carries, in these checks alone: Isaac Sim's `omni`, `carb`, `isaacsim` and `usdrt`.
+"""Stands in for what no small wheel carries: Isaac Sim's `omni`, `carb`, `isaacsim` and `usdrt`.
 
 Every module below those names imports, and every name in it is a class that takes any arguments and has any attribute.
 So Isaac Lab's sources import and its configurations are made; whoever asks a stub for a result gets another stub, on
@@ -11,7 +11,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 ROOTS = ("omni", "carb", "isaacsim", "usdrt", "Semantics", "cv2", "hid")
 MODULES = ("pxr.PhysxSchema",)
@@ -46,20 +46,35 @@ class _StubModule(ModuleType):
         return value
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds every module below `ROOTS` and every one of `MODULES`, as a stub."""
+
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """The stub's specification; None for everything else."""
         if fullname.partition(".")[0] not in ROOTS and fullname not in MODULES:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """A module that has every name."""
         return _StubModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
+        """Gives Isaac Sim's version, which Isaac Lab compares numbers with."""
         if module.__name__ == "isaacsim.core.version":
-            module.get_version = lambda: ("5.1.0", "", "5", "1", "0", "", "", "")  # what Isaac Lab 2.3.2 goes with
+            # Any: the module has what is given to it.
+            cast("Any", module).get_version = lambda: (
+                "5.1.0",
+                "",
+                "5",
+                "1",
+                "0",
+                "",
+                "",
+                "",
+            )  # what Isaac Lab 2.3.2 goes with
 
 
 def install() -> None:
     """From now on the stubs are imported in this process."""
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, Finder())

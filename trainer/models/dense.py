@@ -1,0 +1,123 @@
+"""Linear layers and ELUs, one after the other, as one step of automatic differentiation.
+
+On a CPU the training of small networks spends nearly as much time around its matrix products as in them: biases, ELUs,
+their gradients, and the bookkeeping of each. Here a bias and its ELU are one pass in place, of which the output alone
+is kept, and a whole network is one node of the graph. The numbers are those of the layers, to rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from rsl_rl.models import MLPModel
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from p3kernels.activations import ELU
+from p3kernels.backends import available_backends
+from p3kernels.cpu import native
+
+
+class MatrixLayer(nn.Module):
+    """A layer that is a product with a matrix and a bias, both made of its parameters."""
+
+    def as_linear(self) -> tuple[Tensor, Tensor]:
+        """The matrix [O, I] and the bias [O], differentiable in the parameters."""
+        raise NotImplementedError
+
+
+def run(x: Tensor, *networks: nn.Module) -> Tensor:
+    """The networks, one after the other, at x [B, I]: as one step where that is possible, else module by module.
+
+    That takes `nn.Linear` and `MatrixLayer`s, each with an ELU of alpha 1 behind it or none, on the CPU with the native
+    kernels; it has first derivatives alone.
+    """
+    if not _is_plain(x):
+        return functools.reduce(lambda value, network: network(value), networks, x)
+    parameters: list[Tensor] = []
+    activated: list[bool] = []
+    for module in _modules(networks):
+        if isinstance(module, nn.ELU) and module.alpha == 1.0 and activated and not activated[-1]:
+            activated[-1] = True
+        elif isinstance(module, MatrixLayer):
+            parameters += module.as_linear()
+            activated.append(False)
+        elif type(module) is nn.Linear and module.bias is not None and module.weight.dtype == x.dtype:
+            parameters += (module.weight, module.bias)
+            activated.append(False)
+        else:
+            return functools.reduce(lambda value, network: network(value), networks, x)
+    return _Dense.apply(x, tuple(activated), *parameters)
+
+
+def value_of(critic: nn.Module, obs: TensorDict) -> Tensor:
+    """[B, 1]: `critic(obs)`, by `run` where it is rsl_rl's MLP."""
+    if type(critic) is not MLPModel or critic.distribution is not None:
+        return critic(obs)
+    return run(critic.get_latent(obs), critic.mlp)
+
+
+def _modules(networks: tuple[nn.Module, ...]) -> Iterator[nn.Module]:
+    for network in networks:
+        if isinstance(network, nn.Sequential):
+            yield from _modules(tuple(network))
+        else:
+            yield network
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether x is numbers on the CPU that the kernels take, and no stand-in of a tracer or a compiler."""
+    return (
+        type(x) is Tensor
+        and x.device.type == "cpu"
+        and x.dim() == 2
+        and x.dtype in (torch.float32, torch.float64)
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not torch.is_autocast_enabled("cpu")
+        and _has_kernels()
+    )
+
+
+@functools.cache
+def _has_kernels() -> bool:
+    return available_backends()["cpu"].startswith("available")
+
+
+class _Dense(torch.autograd.Function):
+    """y = f(W_n … f(W_1 x + b_1) … + b_n), f an ELU or nothing, from the outputs of the layers alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, activated: tuple[bool, ...], *parameters: Tensor) -> Tensor:
+        outputs = [x]
+        for weight, bias, active in zip(parameters[::2], parameters[1::2], activated, strict=True):
+            if active:
+                out = torch.mm(outputs[-1], weight.t())
+                native.activation_forward(ELU, 1.0, out, bias[None].contiguous(), out)
+            else:
+                out = torch.addmm(bias, outputs[-1], weight.t())
+            outputs.append(out)
+        ctx.activated = activated
+        ctx.save_for_backward(*outputs, *parameters[::2])
+        return outputs[-1]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        layers = len(ctx.activated)
+        outputs, weights = ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
+        gradient, own = d_outputs[0], False  # the incoming one belongs to the graph
+        d_parameters: list[Tensor] = []
+        for layer in reversed(range(layers)):
+            if ctx.activated[layer]:
+                gradient = gradient.contiguous()
+                to = gradient if own else torch.empty_like(gradient)
+                native.activation_backward(ELU, 1.0, outputs[layer + 1], gradient, to)
+                gradient = to
+            d_parameters += (gradient.sum(0), torch.mm(gradient.t(), outputs[layer]))
+            if layer or ctx.needs_input_grad[0]:
+                gradient, own = torch.mm(gradient, weights[layer]), True
+        return gradient if ctx.needs_input_grad[0] else None, None, *reversed(d_parameters)

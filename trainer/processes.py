@@ -1,0 +1,47 @@
+"""Child processes: how many cores they have, which package they import, and that they end with their parent."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""A container's limit of processor time: "max" or a quota, and the period that it is for, in microseconds."""
+_PR_SET_PDEATHSIG = 1
+
+
+def cores() -> int:
+    """The cores that this process may use: those it may run on, fewer where a container has less processor time."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
+        return max(1, min(allowed, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return allowed
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a child that imports this package as it was imported here, installed or not."""
+    root = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path} | more
+
+
+def end_with_parent() -> Callable[[], None] | None:
+    """What a child does before it becomes another program: it asks for SIGTERM at its parent's death, on Linux."""
+    if not sys.platform.startswith("linux"):
+        return None
+    parent = os.getpid()
+    prctl = ctypes.CDLL(None).prctl  # looked up here: after the fork as little as possible
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(128 + signal.SIGTERM)
+
+    return ask
