@@ -128,7 +128,7 @@ def test_rewards_by_hand(task):
     state.root_lin_vel = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.0, 0.3], [0.5, 0.5, 0.0]])
 
     def value(name):
-        return TERMS[name](state, episode, context).tolist()
+        return TERMS[name](replace(state), episode, context).tolist()  # a copy has derived nothing yet
 
     assert value("track_velocity") == pytest.approx([1.0, math.exp(-1), math.exp(-1)])
     assert value("progress") == [0.0] * 3  # comes in over two seconds
@@ -235,6 +235,20 @@ def test_height_is_measured_from_the_ground_under_loaded_feet(soles, ground, loa
     state = on_ground(task, soles=soles, ground=ground, loaded=loaded, root=below + G1.standing_height + 0.1)
     error = TERMS["height"](state, fresh_episode(task, 1), task.reward_context).item()
     assert error == pytest.approx(0.01 if any(loaded) else 0.0, abs=1e-6)
+
+
+def test_what_follows_from_a_state_follows_its_changes(task):
+    state = standing(task)
+    assert state.foot_contact.all()
+    assert state.tilt.tolist() == [0.0, 0.0, 0.0]
+    lying = standing(task, 1)
+    lying.root_quat = torch.tensor([[0.5**0.5, 0.0, 0.5**0.5, 0.0]])
+    lying.foot_force = torch.zeros(1, 2, 3)
+    state.assign(torch.tensor([1]), vars(lying))
+    assert state.tilt.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
+    assert state.foot_contact.all(-1).tolist() == [True, False, True]
+    state.root_quat = standing(task).root_quat
+    assert state.tilt.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_foot_in_a_pit_ends_the_episode():

@@ -17,7 +17,7 @@ from trainer.tasks.interface import contract_of
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
 from trainer.tasks.rewards import TERMS, RewardContext
 from trainer.tasks.robots import RobotSpec, by_pattern
-from trainer.tasks.rotation import gravity_in_body, rotate_inverse, wrap_angle, yaw_of
+from trainer.tasks.rotation import wrap_angle
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.state import Episode, RobotState
 from trainer.tasks.terrains import FLAT, PIT_FLOOR, TERRAINS
@@ -205,7 +205,7 @@ class LocomotionTask:
         """[E, P], without noise."""
         parts = {
             "ang_vel": state.root_ang_vel,
-            "gravity": gravity_in_body(state.root_quat),
+            "gravity": state.gravity,
             "command": episode.command,
             "joint_pos": state.joint_pos - self.default_pos,
             "joint_vel": state.joint_vel,
@@ -224,7 +224,7 @@ class LocomotionTask:
 
     def velocity(self, state: RobotState) -> Tensor:
         """[E, 3]: the root's linear velocity, body frame: what the encoder has to estimate."""
-        return rotate_inverse(state.root_quat, state.root_lin_vel)
+        return state.body_velocity
 
     def observe(
         self, state: RobotState, episode: Episode, generator: torch.Generator, clean: Tensor | None = None
@@ -269,8 +269,7 @@ class LocomotionTask:
     def terminated(self, state: RobotState) -> Tensor:
         """[E] bool: fallen, or fallen into a pit."""
         config = self.config
-        gravity = gravity_in_body(state.root_quat)
-        tilted = (gravity[:, :2].norm(dim=-1) > config.max_tilt) | (gravity[:, 2] > 0)
+        tilted = (state.tilt > config.max_tilt**2) | (state.gravity[:, 2] > 0)
         low = state.root_pos[:, 2] - state.ground_below() < config.min_height * config.robot.standing_height
         in_pit = state.foot_pos[..., 2].amin(-1) < -config.pit_depth
         return tilted | low | in_pit | state.body_contact
@@ -293,7 +292,7 @@ class LocomotionTask:
         """The commands [E, 3], with a yaw rate towards the episode's heading where the task keeps one."""
         if not self.config.keep_heading:
             return episode.command
-        error = wrap_angle(episode.heading - yaw_of(state.root_quat))
+        error = wrap_angle(episode.heading - state.yaw)
         yaw_rate = (0.8 * error).clamp(*self.config.command_yaw)
         return torch.cat([episode.command[:, :2], yaw_rate[:, None]], -1)
 

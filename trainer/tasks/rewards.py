@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.tasks.rotation import gravity_in_body, rotate_inverse, yaw_of
+from trainer.tasks.rotation import rotate_inverse
 from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
 
 
@@ -42,17 +42,9 @@ def _moving(episode: Episode) -> Tensor:
     return (episode.command.norm(dim=-1) > 0.1).float()
 
 
-def planar_velocity(state: RobotState) -> Tensor:
-    """[E, 2]: forward and left, in the heading frame."""
-    yaw = yaw_of(state.root_quat)
-    forward = state.root_lin_vel[:, 0] * yaw.cos() + state.root_lin_vel[:, 1] * yaw.sin()
-    left = -state.root_lin_vel[:, 0] * yaw.sin() + state.root_lin_vel[:, 1] * yaw.cos()
-    return torch.stack([forward, left], -1)
-
-
 def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """exp(-|error|² / 0.25) of the horizontal velocity in the heading frame."""
-    return (-(episode.command[:, :2] - planar_velocity(state)).square().sum(-1) / 0.25).exp()
+    return (-(episode.command[:, :2] - state.planar_velocity).square().sum(-1) / 0.25).exp()
 
 
 def progress(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -62,7 +54,7 @@ def progress(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     `progress_ramp` seconds, which a robot that only falls does not live to see.
     """
     wanted = episode.command[:, :2]
-    along = (wanted * planar_velocity(state)).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
+    along = (wanted * state.planar_velocity).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
     ramp = (context.control_dt * episode.step / context.progress_ramp).clamp(max=1.0) if context.progress_ramp else 1.0
     return along.clamp(-1.0, 1.0) * upright(state, episode, context) * _moving(episode) * ramp
 
@@ -79,7 +71,7 @@ def alive(state: RobotState, episode: Episode, context: RewardContext) -> Tensor
 
 def upright(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """exp(-tilt² / 0.1), tilt the horizontal part of gravity in the body frame."""
-    return (-gravity_in_body(state.root_quat)[:, :2].square().sum(-1) / 0.1).exp()
+    return (-state.tilt / 0.1).exp()
 
 
 def height(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -133,13 +125,13 @@ def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Ten
 
 def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Horizontal speed of feet that bear load."""
-    return (state.foot_vel[..., :2].norm(dim=-1) * state.foot_contact).sum(-1)
+    return (state.foot_speed * state.foot_contact).sum(-1)
 
 
 def clearance(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Swing feet below 8 cm, weighted by their speed."""
     above = state.foot_pos[..., 2] - state.foot_ground
-    return ((0.08 - above).clamp(min=0.0) * state.foot_vel[..., :2].norm(dim=-1)).sum(-1) * _moving(episode)
+    return ((0.08 - above).clamp(min=0.0) * state.foot_speed).sum(-1) * _moving(episode)
 
 
 def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -151,7 +143,7 @@ def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tens
 def stance_width(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Feet nearer than 0.16 m sideways, in the heading frame: crossing legs."""
     between = state.foot_pos[:, 0] - state.foot_pos[:, 1]
-    sideways = rotate_inverse(_yaw_quat(state.root_quat), between)[:, 1].abs()
+    sideways = rotate_inverse(_yaw_quat(state.yaw), between)[:, 1].abs()
     return (0.16 - sideways).clamp(min=0.0)
 
 
@@ -161,8 +153,8 @@ def foot_edge(state: RobotState, episode: Episode, context: RewardContext) -> Te
     return (share_off * state.foot_contact).sum(-1)
 
 
-def _yaw_quat(quat: Tensor) -> Tensor:
-    half = 0.5 * yaw_of(quat)
+def _yaw_quat(yaw: Tensor) -> Tensor:
+    half = 0.5 * yaw
     zero = torch.zeros_like(half)
     return torch.stack([half.cos(), zero, zero, half.sin()], -1)
 

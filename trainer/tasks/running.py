@@ -19,7 +19,6 @@ from trainer.tasks.curriculum import Curriculum
 from trainer.tasks.interface import ACTION_CLIP
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.outcome import Outcome, Start
-from trainer.tasks.rewards import planar_velocity
 from trainer.tasks.state import Episode, RobotState
 from trainer.tasks.terrains import FLAT
 from trainer.tasks.tiles import TileGrid
@@ -241,7 +240,7 @@ class RunningTask:
         episode.contact_time = torch.where(contact, episode.contact_time + dt, 0.0)
         wanted = episode.command[:, :2]
         speed = wanted.norm(dim=-1)
-        along = (wanted * planar_velocity(self.state)).sum(-1) / speed.clamp(min=1e-6)
+        along = (wanted * self.state.planar_velocity).sum(-1) / speed.clamp(min=1e-6)
         episode.commanded_distance = episode.commanded_distance + dt * speed
         episode.followed_distance = episode.followed_distance + dt * along
         episode.command_left = episode.command_left - 1

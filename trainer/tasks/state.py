@@ -6,10 +6,14 @@ engine's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from trainer.tasks.rotation import gravity_in_body, rotate_inverse, yaw_of
 
 CONTACT_FORCE = 5.0
 """N on a foot, above which it is in contact."""
@@ -18,7 +22,25 @@ _ON_AN_EDGE = 0.15
 
 
 class _Batched:
-    """Row selection and assignment over all tensor fields of a dataclass."""
+    """Row selection and assignment over all tensor fields of a dataclass.
+
+    What follows from the fields is computed once and kept until `assign` or a new field: rewards, observations and
+    terminations ask for the same few quantities. Whoever writes into a field's tensor does it before any of them.
+    """
+
+    __slots__ = ("_derived",)  # beside the fields' dictionary, so that `vars` has the fields alone
+    _derived: dict[str, Tensor]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name != "_derived":
+            self._derived = {}
+
+    def _once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """`compute()`, or what it gave the last time."""
+        if name not in self._derived:
+            self._derived[name] = compute()
+        return self._derived[name]
 
     def rows(self, index: Tensor) -> dict[str, Tensor]:
         """Every field at the rows `index` [K], as copies."""
@@ -28,6 +50,7 @@ class _Batched:
         """Writes `values` into the rows `index` [K]."""
         for name, value in values.items():
             getattr(self, name)[index] = value
+        self._derived = {}
 
 
 @dataclass
@@ -68,7 +91,37 @@ class RobotState(_Batched):
     @property
     def foot_contact(self) -> Tensor:
         """[E, F] bool: the foot bears load."""
-        return self.foot_force.square().sum(-1) > CONTACT_FORCE**2
+        return self._once("foot_contact", lambda: self.foot_force.square().sum(-1) > CONTACT_FORCE**2)
+
+    @property
+    def foot_speed(self) -> Tensor:
+        """[E, F]: horizontal, m/s."""
+        return self._once("foot_speed", lambda: self.foot_vel[..., :2].square().sum(-1).sqrt())
+
+    @property
+    def gravity(self) -> Tensor:
+        """[E, 3]: unit vector in the body frame; (0, 0, -1) when upright."""
+        return self._once("gravity", lambda: gravity_in_body(self.root_quat))
+
+    @property
+    def tilt(self) -> Tensor:
+        """[E]: the square of the sine of the trunk's tilt."""
+        return self._once("tilt", lambda: self.gravity[:, :2].square().sum(-1))
+
+    @property
+    def yaw(self) -> Tensor:
+        """[E]: heading."""
+        return self._once("yaw", lambda: yaw_of(self.root_quat))
+
+    @property
+    def body_velocity(self) -> Tensor:
+        """[E, 3]: the root's linear velocity, body frame."""
+        return self._once("body_velocity", lambda: rotate_inverse(self.root_quat, self.root_lin_vel))
+
+    @property
+    def planar_velocity(self) -> Tensor:
+        """[E, 2]: forward and left, in the heading frame."""
+        return self._once("planar_velocity", lambda: _turned(self.root_lin_vel, self.yaw))
 
     def ground_below(self) -> Tensor:
         """[E]: the ground that a robot's height is measured from: the lowest under its loaded feet.
@@ -76,6 +129,9 @@ class RobotState(_Batched):
         In the air it is the ground under the lower foot. A loaded foot whose sole is far above the terrain stands on
         an edge or on a filled pit: there the sole is the ground.
         """
+        return self._once("ground_below", self._ground_below)
+
+    def _ground_below(self) -> Tensor:
         sole, contact = self.foot_pos[..., 2], self.foot_contact
         borne = torch.where(sole - self.foot_ground > _ON_AN_EDGE, sole, self.foot_ground)
         lowest = torch.where(contact, borne, torch.inf).amin(-1)
@@ -157,3 +213,9 @@ class Episode(_Batched):
     def select(self, index: Tensor) -> Episode:
         """The buffers of the environments `index` [K] alone, as copies."""
         return Episode(**self.rows(index))
+
+
+def _turned(vector: Tensor, yaw: Tensor) -> Tensor:
+    """[E, 2]: the horizontal part of vector [E, 3] in a frame that is turned by yaw [E]."""
+    x, y, cos, sin = vector[:, 0], vector[:, 1], yaw.cos(), yaw.sin()
+    return torch.stack([x * cos + y * sin, y * cos - x * sin], -1)
