@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from trainer.metrics import estimator_name, read_metrics
+from trainer.runs.metrics import estimator_name, read_metrics
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -15,8 +15,8 @@ from trainer.algorithms.method import SHARED_OPTIONS
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.schedule import check_switches
 from trainer.engines.registry import EngineName, check_engine
-from trainer.metrics import replace_file
 from trainer.processes import cores
+from trainer.runs.metrics import replace_file
 from trainer.tasks import TaskConfig, find_task
 from trainer.tasks.settings import assigned, from_file, plain, restored
 

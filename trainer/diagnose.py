@@ -21,9 +21,9 @@ from trainer.diagnose_files import FOLDER, NUMBERS, TABLES
 from trainer.diagnose_numbers import QUICK, Diagnosis, Sizes, diagnose
 from trainer.diagnose_states import Say, Subject, before_switch, check_method, gather
 from trainer.diagnose_table import tables
-from trainer.metrics import replace_file
 from trainer.report import write_report
-from trainer.run_checkpoint import RunCheckpoint, read_run_checkpoint
+from trainer.runs.metrics import replace_file
+from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 
 
 @dataclass

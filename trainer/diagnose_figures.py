@@ -11,7 +11,7 @@ from p3kernels.diagnostics import plots
 from trainer.diagnose_files import CAPTIONS
 from trainer.diagnose_numbers import Diagnosis
 from trainer.diagnose_table import PAPER_EFFICIENCY
-from trainer.metrics import replace_file
+from trainer.runs.metrics import replace_file
 
 
 def write_figures(found: Mapping[str, Diagnosis], folder: Path, names: Sequence[str] | None) -> list[Path]:

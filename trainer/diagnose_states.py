@@ -13,11 +13,11 @@ from torch import Tensor
 
 from p3kernels.diagnostics import LatentPolicy
 from trainer.algorithms import P3PPO, parse_method
-from trainer.checkpoint import checkpoint_path
 from trainer.config import TrainConfig, rsl_rl_config, task_of
 from trainer.env import LocomotionEnv, one_thread
 from trainer.models.actor import LatentActor
-from trainer.run_checkpoint import RunCheckpoint, read_run_checkpoint
+from trainer.runs.checkpoint import checkpoint_path
+from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask, make_task
 
 OWN_ENVIRONMENTS = 1024

@@ -15,7 +15,7 @@ from trainer.config import TrainConfig, rsl_rl_config
 from trainer.contract import Contract, Matching, match
 from trainer.env import LocomotionEnv
 from trainer.models.actor import LatentActor
-from trainer.run_checkpoint import RunCheckpoint, read_run_checkpoint
+from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask, TaskConfig
 
 Act = Callable[[TensorDict], Tensor]

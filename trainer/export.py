@@ -31,8 +31,8 @@ from trainer.contract import Contract
 from trainer.deploy.package import CHECKSUM_KEY, CONTRACT_KEY, NO_CHECKSUM, seal
 from trainer.evaluate_policy import Candidate, load_candidate
 from trainer.export_moments import ActionStd
-from trainer.metrics import replace_file
 from trainer.models.p3_actor import DeployedPolicy
+from trainer.runs.metrics import replace_file
 
 if TYPE_CHECKING:
     import onnx

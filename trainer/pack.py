@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from trainer.evaluate_policy import load_candidate
-from trainer.policy_file import write_policy
+from trainer.runs.policy_file import write_policy
 
 
 @dataclass

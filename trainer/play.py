@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from trainer.run_checkpoint import read_run_checkpoint
+from trainer.runs.named_checkpoint import read_run_checkpoint
 from trainer.viewer.offscreen import choose_gl
 
 VIDEO_SECONDS = 10.0

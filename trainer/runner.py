@@ -19,7 +19,6 @@ from p3kernels.estimators import Estimator
 from trainer.alarms import Alarms
 from trainer.algorithms import P3PPO
 from trainer.algorithms.p3_ppo import LEARNING_RATES
-from trainer.checkpoint import best_path, checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.config import TrainConfig, rsl_rl_config, task_of
 from trainer.diagnostics import latent_scalars, policy_scalars, resident_mib
 from trainer.distributed import ONE_RANK, Ranks
@@ -27,9 +26,10 @@ from trainer.engines.registry import EnvMaker, make_env
 from trainer.env import one_thread
 from trainer.evaluate_training import TrainingEvaluation, best_so_far
 from trainer.interrupt import Interrupt, Interrupted
-from trainer.metrics import ESTIMATOR, MetricsLog, WandbSettings
 from trainer.progress import Progress
-from trainer.random_state import random_state, set_random_state
+from trainer.runs.checkpoint import best_path, checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
+from trainer.runs.metrics import ESTIMATOR, MetricsLog, WandbSettings
+from trainer.runs.random_state import random_state, set_random_state
 from trainer.tasks.settings import plain
 from trainer.warm_start import read_weights, take_over
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from trainer.algorithms import P3PPO, parse_method
 from trainer.config import ModelConfig, TrainConfig, task_of
 from trainer.contract import Contract
-from trainer.run_checkpoint import read_run_checkpoint
+from trainer.runs.named_checkpoint import read_run_checkpoint
 from trainer.tasks import LocomotionTask
 
 SCAN_STD = 0.1

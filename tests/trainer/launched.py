@@ -12,7 +12,7 @@ from pathlib import Path
 from small_runs import small
 
 import trainer
-from trainer.checkpoint import latest_checkpoint, load_checkpoint
+from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer", "train")
 P3_TRAIN = ("trainer", "train", "--processes", "2")

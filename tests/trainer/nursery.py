@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from trainer.checkpoint import latest_checkpoint
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve
-from trainer.run_dir import locked
 from trainer.runner import Runner
+from trainer.runs.checkpoint import latest_checkpoint
+from trainer.runs.directory import locked
 
 KEEP = 3
 SWITCH_AT = 20

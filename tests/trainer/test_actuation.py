@@ -8,10 +8,10 @@ import pytest
 import torch
 from small_runs import assert_same, small
 
-from trainer.checkpoint import load_checkpoint
 from trainer.engines.registry import check_engine
 from trainer.env import LocomotionEnv
 from trainer.evaluate_episodes import scaled_dynamics
+from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS, LocomotionTask
 from trainer.tasks.actuation import ActionDelay, sample_motors
 from trainer.tasks.randomization import Dynamics

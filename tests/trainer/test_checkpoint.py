@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.checkpoint import (
+from trainer.runs.checkpoint import (
     FORMAT,
     KEYS,
     VERSION,
@@ -35,7 +35,7 @@ from trainer.checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
-from trainer.run_dir import locked
+from trainer.runs.directory import locked
 
 
 def content(iteration=1, size=200, **others):
@@ -363,7 +363,7 @@ def test_pruning_keeps_the_newest_and_the_spared(tmp_path):
 HOLDER = """
 import sys
 from pathlib import Path
-from trainer.run_dir import locked
+from trainer.runs.directory import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

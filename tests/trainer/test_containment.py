@@ -11,10 +11,10 @@ from small_runs import assert_same, small
 
 from trainer import cli
 from trainer.algorithms import p3_ppo
-from trainer.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.env import LocomotionEnv
-from trainer.metrics import read_metrics
 from trainer.runner import Diverged
+from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
+from trainer.runs.metrics import read_metrics
 from trainer.tasks import make_task
 from trainer.tasks.locomotion import LocomotionTask
 

@@ -12,8 +12,8 @@ import torch
 from permuted import permuted_contract
 from small_runs import small
 
-from trainer.checkpoint import load_checkpoint
 from trainer.contract import Contract, match, match_contracts
+from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS, make_task
 from trainer.tasks.scan import scan_points
 

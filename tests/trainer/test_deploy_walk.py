@@ -13,7 +13,7 @@ from robot_pair import POLICY, STAND, Pair, needs_dds
 
 from trainer.evaluate_policy import load_candidate
 from trainer.export import export
-from trainer.policy_file import pretrained
+from trainer.runs.policy_file import pretrained
 
 pytestmark = needs_dds
 SECONDS = 20.0

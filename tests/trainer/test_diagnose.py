@@ -16,7 +16,7 @@ from trainer.diagnose_files import CAPTIONS
 from trainer.diagnose_numbers import Sizes
 from trainer.diagnose_numbers import diagnose as numbers_of
 from trainer.diagnose_states import before_switch, gather
-from trainer.run_checkpoint import read_run_checkpoint
+from trainer.runs.named_checkpoint import read_run_checkpoint
 
 
 def trained(folder, method="p3", **options):

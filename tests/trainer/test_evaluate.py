@@ -13,13 +13,13 @@ from permuted import permuted_checkpoint, permuted_contract
 from small_runs import small
 
 from trainer import cli
-from trainer.checkpoint import load_checkpoint, save_checkpoint
 from trainer.config import save_config
 from trainer.env import LocomotionEnv
 from trainer.evaluate_episodes import COURSES, Episodes, evaluate, run_episodes, trial_task
 from trainer.evaluate_policy import acting_in, load_candidate
 from trainer.evaluate_statistics import mean_interval, share_interval, t_quantile
 from trainer.evaluate_table import Row, markdown, numbers
+from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
 from trainer.tasks import TASKS, LocomotionTask
 
 

@@ -9,12 +9,12 @@ import torch
 from small_runs import assert_same, small
 
 from trainer import cli
-from trainer.checkpoint import load_checkpoint
 from trainer.config import save_config
 from trainer.evaluate_policy import load_candidate
 from trainer.evaluate_training import TrainingEvaluation
-from trainer.metrics import read_metrics
-from trainer.run_checkpoint import find_checkpoint
+from trainer.runs.checkpoint import load_checkpoint
+from trainer.runs.metrics import read_metrics
+from trainer.runs.named_checkpoint import find_checkpoint
 
 EVALUATED = {"eval_interval": 2, "eval_episodes": 3, "eval_seconds": 0.3, "eval_difficulty": (0.0, 0.4)}
 

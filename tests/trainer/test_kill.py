@@ -18,8 +18,8 @@ import pytest
 from small_runs import assert_same
 
 import trainer
-from trainer.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint
-from trainer.metrics import read_metrics
+from trainer.runs.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint
+from trainer.runs.metrics import read_metrics
 
 KILLS = 50
 FAR = 1000

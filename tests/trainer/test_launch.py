@@ -14,9 +14,9 @@ from launched import P3_TRAIN, PATIENCE, TORCHRUN, Launched, environment, go_on
 from small_runs import assert_same
 
 from trainer import cli, processes
-from trainer.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.config import TrainConfig, load_config, resolve
-from trainer.metrics import read_metrics
+from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
+from trainer.runs.metrics import read_metrics
 
 SMALL = [
     *("--task", "walker-parkour", "--method", "mm", "--num-envs", "6", "--ppo.num-steps-per-env", "6"),

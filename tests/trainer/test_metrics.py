@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer import metrics
-from trainer.metrics import FILE_NAME, MetricsLog, WandbSettings, read_metrics, replace_file
+from trainer.runs import metrics
+from trainer.runs.metrics import FILE_NAME, MetricsLog, WandbSettings, read_metrics, replace_file
 
 ROOT = Path(__file__).parents[2]
 WALK = WandbSettings("p3", "walk", "walk-1", {"seed": 7})
@@ -285,7 +285,7 @@ def test_without_tensorboard_one_line_says_so(tmp_path, monkeypatch, capsys):
 REALLY_FULL = """
 import resource, sys
 from pathlib import Path
-from trainer.metrics import MetricsLog
+from trainer.runs.metrics import MetricsLog
 
 log = MetricsLog(Path(sys.argv[1]))
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer.metrics import FILE_NAME, FINISH_SECONDS, MetricsLog, WandbSettings, read_metrics
+from trainer.runs.metrics import FILE_NAME, FINISH_SECONDS, MetricsLog, WandbSettings, read_metrics
 
 ROOT = Path(__file__).parents[2]
 WALK = WandbSettings("p3", "walk", "walk-1", {"seed": 7})
@@ -186,7 +186,7 @@ def wandb_history(path: Path) -> dict[int, dict[str, float]]:
 OFFLINE = """
 import sys, time
 from pathlib import Path
-from trainer.metrics import MetricsLog, WandbSettings
+from trainer.runs.metrics import MetricsLog, WandbSettings
 
 settings = WandbSettings("p3", "walk", "walk-1", {"ppo": {"clip": 0.2}})
 for iterations, resume_at in ((range(1, 4), None), (range(3, 5), 3)):

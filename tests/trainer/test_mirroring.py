@@ -29,8 +29,8 @@ from synthetic import (
 
 from trainer.algorithms import P3PPO
 from trainer.algorithms.mirroring import Mirroring
-from trainer.checkpoint import load_checkpoint
 from trainer.config import PpoConfig, TrainConfig, resolve
+from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS
 
 SAMPLED = ("mc3", "vae", "vae-stored")

@@ -8,12 +8,13 @@ import pytest
 import torch
 from small_runs import small
 
-from trainer import cli, policy_file
-from trainer.checkpoint import read_torch_file, write_torch_file
+from trainer import cli
 from trainer.config import save_config
 from trainer.evaluate_policy import load_candidate
-from trainer.policy_file import KEYS, pretrained
-from trainer.run_checkpoint import find_checkpoint, read_run_checkpoint
+from trainer.runs import policy_file
+from trainer.runs.checkpoint import read_torch_file, write_torch_file
+from trainer.runs.named_checkpoint import find_checkpoint, read_run_checkpoint
+from trainer.runs.policy_file import KEYS, pretrained
 
 
 @pytest.fixture(scope="module")

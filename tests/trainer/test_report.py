@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trainer import report
-from trainer.metrics import MetricsLog
+from trainer.runs.metrics import MetricsLog
 
 VOID = {"meta", "img"}
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from small_runs import assert_same, small
 
-from trainer.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from trainer.metrics import read_metrics
+from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from trainer.runs.metrics import read_metrics
 
 METHODS = ("mm", "vae", "mc(3)", "z-mean", "ae", "spr", "simple-actor-critic", "p3(2)")
 

@@ -13,12 +13,12 @@ import pytest
 from small_runs import small
 
 from trainer import cli
-from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, rsl_rl_config, save_config
 from trainer.env import LocomotionEnv
 from trainer.evaluate import terrain_difficulty
-from trainer.metrics import read_metrics
-from trainer.run_dir import locked
+from trainer.runs.checkpoint import latest_checkpoint
+from trainer.runs.directory import locked
+from trainer.runs.metrics import read_metrics
 from trainer.tasks import make_task
 
 SMALL = [

@@ -10,10 +10,10 @@ import pytest
 from small_runs import small
 
 from trainer import cli
-from trainer.checkpoint import load_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, save_config, task_of
 from trainer.evaluate_policy import load_candidate
-from trainer.run_checkpoint import read_run_checkpoint
+from trainer.runs.checkpoint import load_checkpoint
+from trainer.runs.named_checkpoint import read_run_checkpoint
 from trainer.tasks import TASKS
 from trainer.tasks.settings import BOUNDS, FIXED, assigned, changed, differences, from_file, plain, restored
 

@@ -24,11 +24,11 @@ from small_runs import small
 
 import trainer
 from trainer import cli
-from trainer.checkpoint import latest_checkpoint
 from trainer.config import TrainConfig, load_config, resolve, save_config
 from trainer.env import one_thread
-from trainer.metrics import read_metrics
-from trainer.run_dir import locked
+from trainer.runs.checkpoint import latest_checkpoint
+from trainer.runs.directory import locked
+from trainer.runs.metrics import read_metrics
 from trainer.study import cost
 from trainer.study.analysis import PRIMARY, analyse, converged_at, summary
 from trainer.study.conduct import conduct

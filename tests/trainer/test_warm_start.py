@@ -9,8 +9,8 @@ import torch
 from small_runs import small
 
 from trainer import cli
-from trainer.checkpoint import load_checkpoint
 from trainer.config import load_config, save_config
+from trainer.runs.checkpoint import load_checkpoint
 from trainer.warm_start import SCAN_STD, read_weights
 
 SMALL = [

@@ -16,8 +16,8 @@ import tyro
 
 from trainer.config import TrainConfig, task_of
 from trainer.interrupt import Interrupted
-from trainer.metrics import replace_file
 from trainer.processes import cores
+from trainer.runs.metrics import replace_file
 from trainer.study import cost, scale
 from trainer.study.analysis import Analysis, analyse
 from trainer.study.conduct import conduct

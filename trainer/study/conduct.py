@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer.interrupt import Interrupt, Interrupted
-from trainer.metrics import replace_file
 from trainer.progress import format_duration
+from trainer.runs.metrics import replace_file
 from trainer.study import evaluation
 from trainer.study.finished import find_finished, read_record, write_record
 from trainer.study.plan import Run, Settings

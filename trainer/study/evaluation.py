@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint import newest_readable
 from trainer.env import LocomotionEnv
 from trainer.evaluate import action_of, evaluate, load_candidate
-from trainer.metrics import replace_file
-from trainer.run_dir import locked
+from trainer.runs.checkpoint import newest_readable
+from trainer.runs.directory import locked
+from trainer.runs.metrics import replace_file
 from trainer.study.plan import EvalSettings, Run
 from trainer.study.state import final_checkpoint
 from trainer.study.versions import versions

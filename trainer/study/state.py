@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from trainer.checkpoint import latest_checkpoint, newest_readable
 from trainer.config import load_config
-from trainer.metrics import FILE_NAME as METRICS
+from trainer.runs.checkpoint import latest_checkpoint, newest_readable
+from trainer.runs.metrics import FILE_NAME as METRICS
 from trainer.study.plan import Run, flat
 
 State = Literal["missing", "unfinished", "trained"]

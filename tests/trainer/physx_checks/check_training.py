@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import load_checkpoint
 from trainer.cli import main
+from trainer.runs.checkpoint import load_checkpoint
 
 Measured = Callable[..., None]
 SMALL = ("--model.hidden-dims", "16", "--ppo.num-steps-per-env", "8", "--diagnose-interval", "0", "--seed", "1")

@@ -10,9 +10,9 @@ import torch
 from mjlab.rl import MjlabOnPolicyRunner
 
 from trainer.algorithms import parse_method
-from trainer.checkpoint import load_checkpoint, save_checkpoint
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
 from trainer.engines.mjlab.terms import walk
+from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
 from trainer.tasks.settings import plain
 from trainer.tasks.symmetry import TaskSymmetry
 

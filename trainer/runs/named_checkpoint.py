@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import best_path, latest_checkpoint, load_checkpoint, read_torch_file
 from trainer.config import TrainConfig, load_config, task_of
-from trainer.policy_file import is_policy, pretrained, read_policy
+from trainer.runs.checkpoint import best_path, latest_checkpoint, load_checkpoint, read_torch_file
+from trainer.runs.policy_file import is_policy, pretrained, read_policy
 from trainer.tasks import TaskConfig
 
 

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import read_torch_file, write_torch_file
 from trainer.config import TrainConfig, config_of
+from trainer.runs.checkpoint import read_torch_file, write_torch_file
 
 FORMAT = "p3-policy"
 VERSION = 1
@@ -21,7 +21,7 @@ KEYS = ("settings", "task", "method", "task_settings", "contract", "algorithm", 
 KEPT = ("actor_state_dict", "critic_state_dict", "p3_state")
 """What it holds of the algorithm: the critic is for trainings that begin with it, the state tells the estimator."""
 
-_PRETRAINED = Path(__file__).with_name("pretrained")
+_PRETRAINED = Path(__file__).parents[1] / "pretrained"
 
 
 def pretrained() -> dict[str, Path]:
