@@ -2,8 +2,8 @@
 
     python tools/deploy_wheel.py dist/
 
-It carries `trainer.deploy` and `trainer.contract` and needs numpy, onnxruntime, cyclonedds and tyro. It is for machines
-without p3kernels: both carry the same modules, and one environment should have one of them.
+It carries `trainer.deploy` and `trainer.tasks.contract` and needs numpy, onnxruntime, cyclonedds and tyro. It is for
+machines without p3kernels: both carry the same modules, and one environment should have one of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ("trainer/__init__.py", "trainer/contract.py", "trainer/deploy")
+FILES = ("trainer/__init__.py", "trainer/tasks/__init__.py", "trainer/tasks/contract.py", "trainer/deploy")
 _PROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]

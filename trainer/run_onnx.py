@@ -18,9 +18,9 @@ import mujoco
 import numpy as np
 import tyro
 
-from trainer.contract import Contract
 from trainer.deploy import Policy
 from trainer.engines.mujoco.model import PHYSICS_DT, build_model
+from trainer.tasks.contract import Contract
 from trainer.tasks.robots import ROBOTS, RobotSpec
 from trainer.tasks.terrains import HALF_EXTENT, PIT_FLOOR, TERRAINS, Terrain, height_map, make_terrain
 

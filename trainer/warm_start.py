@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from trainer.algorithms import P3PPO, parse_method
 from trainer.config import ModelConfig, TrainConfig, task_of
-from trainer.contract import Contract
 from trainer.runs.named_checkpoint import read_run_checkpoint
 from trainer.tasks import LocomotionTask
+from trainer.tasks.contract import Contract
 
 SCAN_STD = 0.1
 """Metres. A plane's height scan hardly varies: scaled by that, the first stair would be an input of tens of stds."""

@@ -8,7 +8,7 @@ import random
 
 import torch
 
-from trainer.contract import Contract, match_contracts
+from trainer.tasks.contract import Contract, match_contracts
 
 _BY_JOINT = ("joint_names", "default_pos", "stiffness", "damping", "effort", "action_scale")
 

@@ -12,9 +12,9 @@ import torch
 from permuted import permuted_contract
 from small_runs import small
 
-from trainer.contract import Contract, match, match_contracts
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS, make_task
+from trainer.tasks.contract import Contract, match, match_contracts
 from trainer.tasks.scan import scan_points
 
 NAMES = list(TASKS)
@@ -205,6 +205,6 @@ def test_every_checkpoint_has_its_contract(tmp_path):
 
 
 def test_the_module_needs_the_standard_library_alone():
-    program = "import sys, trainer.contract; print(sorted({'torch', 'numpy', 'mujoco'} & sys.modules.keys()))"
+    program = "import sys, trainer.tasks.contract; print(sorted({'torch', 'numpy', 'mujoco'} & sys.modules.keys()))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from robot_pair import exported_policy
 
-from trainer.contract import Contract
 from trainer.deploy import Policy
 from trainer.deploy.g1 import MOTORS, POSITION_LIMITS, TORQUE_LIMITS, check_contract
 from trainer.deploy.machine import Machine, Mode
@@ -21,6 +20,7 @@ from trainer.deploy.reading import Reading, reading_of
 from trainer.deploy.safety import Limits, TargetLimiter, violation
 from trainer.deploy.unitree import Remote, intact, new_state
 from trainer.engines.mujoco.model import mjcf_path
+from trainer.tasks.contract import Contract
 from trainer.tasks.robots import G1
 
 DEFAULT = np.array(G1.default_pos, np.float32)

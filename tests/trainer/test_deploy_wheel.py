@@ -33,7 +33,11 @@ def test_it_runs_without_torch(tmp_path):
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
         archive.extractall(tmp_path / "installed")
     assert "trainer/deploy/controller.py" in names
-    assert not [name for name in names if name.startswith(("trainer/tasks", "trainer/robot_sim", "p3kernels"))]
+    assert {name for name in names if name.startswith("trainer/tasks")} == {
+        "trainer/tasks/__init__.py",
+        "trainer/tasks/contract.py",
+    }
+    assert not [name for name in names if name.startswith(("trainer/robot_sim", "p3kernels"))]
     assert "torch" not in metadata.lower().replace("without torch", "")
     # In a process that finds these files alone, and in which torch and MuJoCo cannot be imported.
     code = (

@@ -19,11 +19,11 @@ from tensordict import TensorDict
 from p3kernels import MomentMatching, reference
 from trainer import cli, export
 from trainer.config import save_config
-from trainer.contract import Contract
 from trainer.deploy import DamagedPolicy, ForeignPolicy, Policy
 from trainer.evaluate_policy import load_candidate
 from trainer.export_moments import elu_moments, erfcx
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
+from trainer.tasks.contract import Contract
 
 
 def make_run(run_dir, method):

@@ -10,8 +10,8 @@ import torch
 from permuted import permuted_checkpoint, permuted_contract
 
 from trainer import cli
-from trainer.contract import Contract
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
+from trainer.tasks.contract import Contract
 
 pytest.importorskip("mjlab")
 SMALL = [

@@ -98,9 +98,7 @@ class TestThePapersTable:
     def test_config(self):
         made = rsl_rl_config(resolve(TrainConfig(preset="paper")))
         assert list(made["critic"]["hidden_dims"]) == list(made["actor"]["hidden_dims"]) == [512, 256, 128]
-        assert (
-            not {"proprio_latent", "extero_latent"} & made["actor"].keys()
-        )  # the networks have defaults
+        assert not {"proprio_latent", "extero_latent"} & made["actor"].keys()  # the networks have defaults
         assert made["actor"]["init_std"] == 1.0
         assert made["actor"]["beta"] == 0.1
 

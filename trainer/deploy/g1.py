@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from trainer.contract import Contract
+from trainer.tasks.contract import Contract
 
 _LEG = ("hip_pitch", "hip_roll", "hip_yaw", "knee", "ankle_pitch", "ankle_roll")
 _ARM = ("shoulder_pitch", "shoulder_roll", "shoulder_yaw", "elbow", "wrist_roll", "wrist_pitch", "wrist_yaw")

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.contract import Contract
 from trainer.deploy.unitree import Remote
+from trainer.tasks.contract import Contract
 
 HELP = """\
   key     remote        what

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from trainer.contract import Contract, History, match_contracts
 from trainer.deploy.latency import Latency, Stopwatch
 from trainer.deploy.package import CONTRACT_KEY, DamagedPolicy, ForeignPolicy, read_package
+from trainer.tasks.contract import Contract, History, match_contracts
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ KEYS = (
     *("task", "method", "algorithm", "environment", "torch_rng"),
     *("iter", "totals", "switched_at", "trouble", "finished"),
 )
-"""What a checkpoint holds, whatever else it holds: a `contract` (`trainer/contract.py`), but for the first ones."""
+"""What every checkpoint holds. All but the first ones also hold a `contract` (`trainer/tasks/contract.py`)."""
 
 _ZIP_BEGIN = b"PK\x03\x04"
 _ZIP_END, _ZIP_END_SIZE, _ZIP_COMMENT_SIZE = b"PK\x05\x06", 22, 0xFFFF

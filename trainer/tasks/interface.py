@@ -1,10 +1,10 @@
-"""A task's contract: what a policy trained on it assumes, by name (`trainer/contract.py`)."""
+"""A task's contract: what a policy trained on it assumes, by name (`trainer/tasks/contract.py`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainer.contract import Contract, History, Scan, Term
+from trainer.tasks.contract import Contract, History, Scan, Term
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.contract import Contract
+from trainer.tasks.contract import Contract
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.robots import Mirror
 from trainer.tasks.state import Episode, RobotState
