@@ -18,13 +18,13 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.config import TrainConfig, task_of
-from trainer.distributed import Ranks
 from trainer.env import LocomotionEnv
 from trainer.evaluate_episodes import Episodes, run_episodes
 from trainer.models.actor import LatentActor
 from trainer.runs.checkpoint import best_path, load_checkpoint
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.terrains import FLAT
+from trainer.training.distributed import Ranks
 
 SEED = 1_000
 """Of the episodes; other than the trainings', which begin at 1."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.progress import format_duration
 from trainer.report_diagnostics import diagnostics_section
 from trainer.runs.metrics import Record, estimator_name, read_metrics, replace_file
+from trainer.training.progress import format_duration
 
 FILE_NAME = "report.html"
 MISSING = "matplotlib is not installed (pip install 'p3kernels[train]'): tables only, no curves."

@@ -14,19 +14,19 @@ from pathlib import Path
 import tyro
 
 from trainer.config import FEWEST_ENVS, TrainConfig, load_config, resolve, save_config, task_of
-from trainer.distributed import MEETING_POINT, LostRank, Ranks, is_launched, join, leave
 from trainer.engines.registry import EnvMaker, make_env
-from trainer.interrupt import Interrupt, Interrupted
-from trainer.launch import launch
 from trainer.processes import cores
 from trainer.report import write_report
-from trainer.runner import Diverged, Runner
 from trainer.runs.checkpoint import best_path, latest_checkpoint
 from trainer.runs.directory import locked
 from trainer.runs.metrics import WandbSettings, WandbUnavailable, read_metrics
 from trainer.tasks import TASKS
 from trainer.tasks.settings import differences
-from trainer.warm_start import read_weights, with_sizes_of
+from trainer.training.distributed import MEETING_POINT, LostRank, Ranks, is_launched, join, leave
+from trainer.training.interrupt import Interrupt, Interrupted
+from trainer.training.launch import launch
+from trainer.training.runner import Diverged, Runner
+from trainer.training.warm_start import read_weights, with_sizes_of
 
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:

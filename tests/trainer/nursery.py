@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve
-from trainer.runner import Runner
 from trainer.runs.checkpoint import latest_checkpoint
 from trainer.runs.directory import locked
+from trainer.training.runner import Runner
 
 KEEP = 3
 SWITCH_AT = 20

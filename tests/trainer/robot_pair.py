@@ -19,7 +19,7 @@ import torch
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
 from trainer.evaluate_policy import load_candidate
 from trainer.export import export
-from trainer.runner import Runner
+from trainer.training.runner import Runner
 
 HAS_DDS = importlib.util.find_spec("cyclonedds") is not None
 needs_dds = pytest.mark.skipif(not HAS_DDS, reason="needs cyclonedds: pip install 'p3kernels[deploy]'")

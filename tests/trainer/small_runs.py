@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve
-from trainer.distributed import ONE_RANK
-from trainer.runner import Runner
+from trainer.training.distributed import ONE_RANK
+from trainer.training.runner import Runner
 
 
 def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, model=None, **options):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.alarms import CLIPPED_ITERATIONS, Alarms
+from trainer.training.alarms import CLIPPED_ITERATIONS, Alarms
 
 FINE = {
     "loss/clip_fraction": 0.3,

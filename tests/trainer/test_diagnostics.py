@@ -16,7 +16,7 @@ from torch import nn
 
 from p3kernels import MomentMatching, MonteCarlo
 from p3kernels.diagnostics import data_efficiency
-from trainer.diagnostics import latent_scalars, policy_scalars, resident_mib
+from trainer.training.diagnostics import latent_scalars, policy_scalars, resident_mib
 
 ROWS, CONTEXT, LATENT, ACTIONS = 3000, 2, 3, 4
 LATENT_KEYS = {

@@ -15,9 +15,9 @@ import two_ranks
 from launched import PATIENCE, TORCHRUN, Launched, environment, go_on
 from small_runs import assert_same, small
 
-from trainer.distributed import Ranks
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.runs.metrics import read_metrics
+from trainer.training.distributed import Ranks
 
 
 def free_port():

@@ -102,16 +102,16 @@ def test_a_best_that_is_newer_than_the_newest_checkpoint_stays(judged, tmp_path)
 
 
 def test_a_full_disk_costs_the_best_and_not_the_training(judged, tmp_path, monkeypatch):
-    import trainer.runner
+    import trainer.training.runner
 
-    save = trainer.runner.save_checkpoint
+    save = trainer.training.runner.save_checkpoint
 
     def full(path, content):
         if path.name == "best.pt" and content["iter"] == 1:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         save(path, content)
 
-    monkeypatch.setattr(trainer.runner, "save_checkpoint", full)
+    monkeypatch.setattr(trainer.training.runner, "save_checkpoint", full)
     runner, notes = judged([0.5, 0.4], 2)
     assert notes[0].endswith("the best so far, but best.pt could not be written: No space left on device")
     assert notes[1].endswith("the best so far: best.pt")

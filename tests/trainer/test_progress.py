@@ -11,7 +11,14 @@ import sys
 
 import pytest
 
-from trainer.progress import AVERAGED, DETAILS_EVERY_SECONDS, PERMANENT_EVERY, Progress, detail_lines, format_duration
+from trainer.training.progress import (
+    AVERAGED,
+    DETAILS_EVERY_SECONDS,
+    PERMANENT_EVERY,
+    Progress,
+    detail_lines,
+    format_duration,
+)
 
 SCALARS = {
     "episode/reward": 12.3412,

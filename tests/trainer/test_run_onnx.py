@@ -19,10 +19,10 @@ from trainer.evaluate_episodes import trial_task
 from trainer.evaluate_policy import acting_in, load_candidate
 from trainer.export import export
 from trainer.run_onnx import RunConfig, Simulation, act, load
-from trainer.runner import Runner
 from trainer.tasks import TASKS
 from trainer.tasks.robots import WALKER
 from trainer.tasks.rotation import gravity_in_body
+from trainer.training.runner import Runner
 
 STEPS = 50
 

@@ -92,7 +92,9 @@ def test_resume_before_the_first_checkpoint_begins_anew(tmp_path, capsys, monkey
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(LocomotionEnv, "step", lambda *_: signal.raise_signal(signal.SIGINT))
-        patch.setattr("trainer.interrupt.Interrupt._handle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(
+            "trainer.training.interrupt.Interrupt._handle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt())
+        )
         assert train(run, "--iterations", "2") == 130
     assert latest_checkpoint(run) is None
     assert cli.main(["train", "--run-dir", str(run), "--resume"]) == 0

@@ -213,7 +213,7 @@ def test_the_latent_mode_is_the_session_s(viewer):
 
 def test_turning_by_hand_turns_the_heading_where_a_task_keeps_one(tmp_path):
     from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve
-    from trainer.runner import Runner
+    from trainer.training.runner import Runner
 
     tiny = {"num_envs": 2, "iterations": 1, "num_threads": 1, "tensorboard": False, "run_dir": tmp_path}
     networks = {"ppo": PpoConfig(num_steps_per_env=4), "model": ModelConfig(hidden_dims=(8, 8))}

@@ -11,7 +11,7 @@ from small_runs import small
 from trainer import cli
 from trainer.config import load_config, save_config
 from trainer.runs.checkpoint import load_checkpoint
-from trainer.warm_start import SCAN_STD, read_weights
+from trainer.training.warm_start import SCAN_STD, read_weights
 
 SMALL = [
     *("--task", "walker-parkour", "--num-envs", "6", "--ppo.num-steps-per-env", "6", "--num-threads", "1"),

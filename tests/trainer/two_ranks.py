@@ -20,9 +20,9 @@ from synthetic import adam_state, config, statistics, trained, weights
 from p3kernels import MonteCarlo
 from trainer.algorithms import P3PPO
 from trainer.config import save_config
-from trainer.distributed import Ranks, join, leave
 from trainer.evaluate_training import TrainingEvaluation
 from trainer.runs.checkpoint import load_checkpoint
+from trainer.training.distributed import Ranks, join, leave
 
 ENVIRONMENTS, STEPS = 16, 8
 METHODS = ("mm", "mc(3)", "mc3-common", "shared", "vae", "cm", "spr")

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.algorithms.finite import LastGoodWeights, first_nonfinite, named_batch, replace_nonfinite
-from trainer.distributed import Ranks
+from trainer.training.distributed import Ranks
 
 
 class Containment:

@@ -42,10 +42,10 @@ from trainer.algorithms.methods import parse_method
 from trainer.algorithms.mirroring import Mirroring, Symmetry, share_of, symmetry_of
 from trainer.algorithms.rows import rows_of
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
-from trainer.distributed import Ranks, synchronise_normalizers
 from trainer.models.actor import LatentActor, observation_sets
 from trainer.models.dense import value_of
 from trainer.models.latent_noise import EVERY, latent_share
+from trainer.training.distributed import Ranks, synchronise_normalizers
 
 LEARNING_RATES = (1e-5, 1e-2)
 """Bounds of the adaptive learning rate."""

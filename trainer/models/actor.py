@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from p3kernels import LatentMean
 from p3kernels.estimators import Estimator, Policy
 from p3kernels.estimators.gaussian import gaussian_kl
-from trainer.distributed import ONE_RANK
 from trainer.models.latent_noise import LatentNoise
 from trainer.models.networks import Latent, mlp
+from trainer.training.distributed import ONE_RANK
 
 
 @dataclass(frozen=True)

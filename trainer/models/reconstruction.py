@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from trainer.distributed import ONE_RANK, Ranks
 from trainer.models.networks import Latent
+from trainer.training.distributed import ONE_RANK, Ranks
 
 
 @dataclass(frozen=True)

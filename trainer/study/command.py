@@ -15,7 +15,6 @@ from typing import Annotated
 import tyro
 
 from trainer.config import TrainConfig, task_of
-from trainer.interrupt import Interrupted
 from trainer.processes import cores
 from trainer.runs.metrics import replace_file
 from trainer.study import cost, scale
@@ -24,6 +23,7 @@ from trainer.study.conduct import conduct
 from trainer.study.figures import write_figures
 from trainer.study.plan import STUDIES, EvalSettings, Settings, Study
 from trainer.study.section import merge, numbers_table, tests_table, write_section
+from trainer.training.interrupt import Interrupted
 
 COUNTS = {"cost": cost, "scale": scale}
 """Studies of one update, without a training."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from trainer.interrupt import Interrupt, Interrupted
-from trainer.progress import format_duration
 from trainer.runs.metrics import replace_file
 from trainer.study import evaluation
 from trainer.study.finished import find_finished, read_record, write_record
@@ -22,6 +20,8 @@ from trainer.study.plan import Run, Settings
 from trainer.study.pool import Pool, last_lines, python_command
 from trainer.study.state import SESSIONS, OtherSettings, check_settings, in_use, progress_of, state_of
 from trainer.study.versions import versions
+from trainer.training.interrupt import Interrupt, Interrupted
+from trainer.training.progress import format_duration
 
 _POLL_SECONDS = 0.2
 _DRAW_SECONDS = 1.0

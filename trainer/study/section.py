@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.progress import format_duration
 from trainer.runs.metrics import replace_file
 from trainer.study.analysis import MEASURES, PRIMARY, Analysis, summary
 from trainer.study.statistics import mean_std
 from trainer.study.versions import machine
+from trainer.training.progress import format_duration
 
 
 def merge(page: Path, name: str, body: str) -> None:

@@ -49,7 +49,7 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """As torchrun and `trainer.launch` tell their processes; one rank where nothing does."""
+        """As torchrun and `trainer.training.launch` tell their processes; one rank where nothing does."""
         rank, size, local_rank, local_size = (
             int(os.environ.get(name, default))
             for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))

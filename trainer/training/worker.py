@@ -1,4 +1,4 @@
-"""`python -m trainer.worker`: one of the processes that `p3 train` starts."""
+"""`python -m trainer.training.worker`: one of the processes that `p3 train` starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer import cli
 def main() -> int:
     """Trains as `p3 train` with the same arguments does, as the rank that the environment names."""
     import trainer.train  # noqa: F401, PLC0415  a signal that comes during the import would be a traceback
-    from trainer.launch import take_signals  # noqa: PLC0415  with it comes torch
+    from trainer.training.launch import take_signals  # noqa: PLC0415  with it comes torch
 
     return cli.main(["train", *sys.argv[1:]], before=take_signals)
 

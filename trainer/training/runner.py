@@ -16,22 +16,22 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from p3kernels.estimators import Estimator
-from trainer.alarms import Alarms
 from trainer.algorithms import P3PPO
 from trainer.algorithms.p3_ppo import LEARNING_RATES
 from trainer.config import TrainConfig, rsl_rl_config, task_of
-from trainer.diagnostics import latent_scalars, policy_scalars, resident_mib
-from trainer.distributed import ONE_RANK, Ranks
 from trainer.engines.registry import EnvMaker, make_env
 from trainer.env import one_thread
 from trainer.evaluate_training import TrainingEvaluation, best_so_far
-from trainer.interrupt import Interrupt, Interrupted
-from trainer.progress import Progress
 from trainer.runs.checkpoint import best_path, checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.runs.metrics import ESTIMATOR, MetricsLog, WandbSettings
 from trainer.runs.random_state import random_state, set_random_state
 from trainer.tasks.settings import plain
-from trainer.warm_start import read_weights, take_over
+from trainer.training.alarms import Alarms
+from trainer.training.diagnostics import latent_scalars, policy_scalars, resident_mib
+from trainer.training.distributed import ONE_RANK, Ranks
+from trainer.training.interrupt import Interrupt, Interrupted
+from trainer.training.progress import Progress
+from trainer.training.warm_start import read_weights, take_over
 
 _EPISODES = ("reward", "length", "fell", "traversed", "success")
 _WINDOW = 200

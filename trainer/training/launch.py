@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.distributed import MEETING_POINT
 from trainer.processes import cores, end_with_parent, environment
+from trainer.training.distributed import MEETING_POINT
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -75,7 +75,7 @@ class _Ranks:
         """The first signal that was passed on."""
         self.ended_by_us: set[int] = set()
         """Ranks that did not end by themselves."""
-        self._command = [sys.executable, "-m", "trainer.worker", *arguments]
+        self._command = [sys.executable, "-m", "trainer.training.worker", *arguments]
         self._processes = processes
         self._common = {
             "WORLD_SIZE": str(processes),
