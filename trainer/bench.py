@@ -71,7 +71,7 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
 
 def bench_engine(tasks: Sequence[str], num_envs: int, repeats: int, steps: int = 50) -> dict[str, dict[str, float]]:
     """Control steps/s of `mujoco.rollout` alone, and of the environment, on the same states and controls."""
-    from trainer.env import LocomotionEnv, one_thread  # noqa: PLC0415  the kernels' benchmark needs no simulator
+    from trainer.engines.env import LocomotionEnv, one_thread  # noqa: PLC0415  the kernels' benchmark needs no simulator
     from trainer.tasks import make_task  # noqa: PLC0415
 
     print(f"{'task':16} {'simulator':>10} {'with task':>10} {'share':>7}   control steps/s, {num_envs} environments")

@@ -37,13 +37,15 @@ COMMANDS = {
     "play": Command("trainer.play", "watch a trained policy, in the browser, in a window or as a video"),
     "eval": Command("trainer.evaluate", "judge trained policies side by side: reward, lifetime, success, energy"),
     "diagnose": Command("trainer.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"),
-    "export": Command("trainer.export", "write a policy as one ONNX file, compared with torch, with its contract"),
+    "export": Command(
+        "trainer.export.onnx_file", "write a policy as one ONNX file, compared with torch, with its contract"
+    ),
     "run-onnx": Command("trainer.run_onnx", "run an exported policy in MuJoCo at 50 Hz, without torch"),
     "pack": Command("trainer.pack", "write a policy as one small file, usable wherever a checkpoint is"),
     "deploy": Command("trainer.deploy.command", "drive a Unitree G1 with an exported policy, over DDS, without torch"),
     "robot-sim": Command("trainer.robot_sim.command", "a G1 in MuJoCo that speaks the robot's protocol on loopback"),
     "replay": Command("trainer.deploy.replay", "run the log of a deployment again, bit for bit; plots of it"),
-    "report": Command("trainer.report", "write a run's report.html again"),
+    "report": Command("trainer.report.page", "write a run's report.html again"),
     "study": Command("trainer.study.command", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
     "info": Command("p3kernels.info", "what is installed here, and which backends can run and why the others cannot"),

@@ -16,12 +16,12 @@ import torch
 import tyro
 
 from p3kernels.version import __version__
-from trainer.diagnose_figures import write_figures
-from trainer.diagnose_files import FOLDER, NUMBERS, TABLES
-from trainer.diagnose_numbers import QUICK, Diagnosis, Sizes, diagnose
-from trainer.diagnose_states import Say, Subject, before_switch, check_method, gather
-from trainer.diagnose_table import tables
-from trainer.report import write_report
+from trainer.diagnosis.figures import write_figures
+from trainer.diagnosis.files import FOLDER, NUMBERS, TABLES
+from trainer.diagnosis.numbers import QUICK, Diagnosis, Sizes, diagnose
+from trainer.diagnosis.states import Say, Subject, before_switch, check_method, gather
+from trainer.diagnosis.tables import tables
+from trainer.report.page import write_report
 from trainer.runs.metrics import replace_file
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 

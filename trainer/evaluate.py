@@ -19,7 +19,7 @@ import torch
 import tyro
 
 from trainer.engines.registry import EngineName, check_engine, make_env
-from trainer.evaluate_episodes import (
+from trainer.evaluation.episodes import (
     PLANE,
     Episodes,
     Evaluation,
@@ -28,8 +28,8 @@ from trainer.evaluate_episodes import (
     run_episodes,
     trial_task,
 )
-from trainer.evaluate_policy import Act, Candidate, acting_in, action_of, load_candidate
-from trainer.evaluate_table import Row, markdown, numbers, plot
+from trainer.evaluation.policy import Act, Candidate, acting_in, action_of, load_candidate
+from trainer.evaluation.table import Row, markdown, numbers, plot
 from trainer.tasks import LocomotionTask, TaskConfig, make_task
 from trainer.tasks.settings import assigned, differences
 

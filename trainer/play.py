@@ -100,7 +100,7 @@ def _play(config: PlayConfig) -> int:
     import torch  # noqa: PLC0415
 
     from trainer.evaluate import terrain_difficulty  # noqa: PLC0415
-    from trainer.evaluate_policy import load_candidate  # noqa: PLC0415
+    from trainer.evaluation.policy import load_candidate  # noqa: PLC0415
     from trainer.tasks import LocomotionTask  # noqa: PLC0415
     from trainer.viewer.session import Session  # noqa: PLC0415
 

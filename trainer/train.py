@@ -16,7 +16,7 @@ import tyro
 from trainer.config import FEWEST_ENVS, TrainConfig, load_config, resolve, save_config, task_of
 from trainer.engines.registry import EnvMaker, make_env
 from trainer.processes import cores
-from trainer.report import write_report
+from trainer.report.page import write_report
 from trainer.runs.checkpoint import best_path, latest_checkpoint
 from trainer.runs.directory import locked
 from trainer.runs.metrics import WandbSettings, WandbUnavailable, read_metrics

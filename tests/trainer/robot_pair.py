@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
-from trainer.evaluate_policy import load_candidate
-from trainer.export import export
+from trainer.evaluation.policy import load_candidate
+from trainer.export.onnx_file import export
 from trainer.training.runner import Runner
 
 HAS_DDS = importlib.util.find_spec("cyclonedds") is not None

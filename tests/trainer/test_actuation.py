@@ -8,9 +8,9 @@ import pytest
 import torch
 from small_runs import assert_same, small
 
+from trainer.engines.env import LocomotionEnv
 from trainer.engines.registry import check_engine
-from trainer.env import LocomotionEnv
-from trainer.evaluate_episodes import scaled_dynamics
+from trainer.evaluation.episodes import scaled_dynamics
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS, LocomotionTask
 from trainer.tasks.actuation import ActionDelay, sample_motors

@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from p3kernels import CovarianceMatching
 from trainer.algorithms.methods import parse_method
 from trainer.models.actor import gaussian_kl
-from trainer.report import _estimator_changes
+from trainer.report.page import _estimator_changes
 
 METHODS = {
     "cm": CovarianceMatching(),

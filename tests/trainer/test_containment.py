@@ -11,7 +11,7 @@ from small_runs import assert_same, small
 
 from trainer import cli
 from trainer.algorithms import p3_ppo
-from trainer.env import LocomotionEnv
+from trainer.engines.env import LocomotionEnv
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.runs.metrics import read_metrics
 from trainer.tasks import make_task

@@ -12,10 +12,10 @@ from small_runs import assert_same, flattened, small
 
 from trainer import diagnose
 from trainer.config import save_config
-from trainer.diagnose_files import CAPTIONS
-from trainer.diagnose_numbers import Sizes
-from trainer.diagnose_numbers import diagnose as numbers_of
-from trainer.diagnose_states import before_switch, gather
+from trainer.diagnosis.files import CAPTIONS
+from trainer.diagnosis.numbers import Sizes
+from trainer.diagnosis.numbers import diagnose as numbers_of
+from trainer.diagnosis.states import before_switch, gather
 from trainer.runs.named_checkpoint import read_run_checkpoint
 
 
@@ -148,7 +148,7 @@ def test_the_update_is_one_epoch_from_the_policy_that_acted(run):
 
 
 def test_fresh_environments_and_their_warm_up(run, monkeypatch):
-    monkeypatch.setattr("trainer.diagnose_states.WARM_UP", 3)
+    monkeypatch.setattr("trainer.diagnosis.states.WARM_UP", 3)
     said = []
     options = {"states": 50, "steps": 8, "seed": 1, "num_threads": 1, "say": said.append}
     subject = gather(read_run_checkpoint(run), task=None, num_envs=4, **options)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.env import LocomotionEnv
+from trainer.engines.env import LocomotionEnv
 from trainer.tasks import TASKS, LocomotionTask, make_task
 from trainer.tasks.terrains import PIT_FLOOR
 from trainer.tasks.tiles import TileGrid

@@ -14,11 +14,11 @@ from small_runs import small
 
 from trainer import cli
 from trainer.config import save_config
-from trainer.env import LocomotionEnv
-from trainer.evaluate_episodes import COURSES, Episodes, evaluate, run_episodes, trial_task
-from trainer.evaluate_policy import acting_in, load_candidate
-from trainer.evaluate_statistics import mean_interval, share_interval, t_quantile
-from trainer.evaluate_table import Row, markdown, numbers
+from trainer.engines.env import LocomotionEnv
+from trainer.evaluation.episodes import COURSES, Episodes, evaluate, run_episodes, trial_task
+from trainer.evaluation.policy import acting_in, load_candidate
+from trainer.evaluation.statistics import mean_interval, share_interval, t_quantile
+from trainer.evaluation.table import Row, markdown, numbers
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
 from trainer.tasks import TASKS, LocomotionTask
 

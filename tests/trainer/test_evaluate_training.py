@@ -10,8 +10,8 @@ from small_runs import assert_same, small
 
 from trainer import cli
 from trainer.config import save_config
-from trainer.evaluate_policy import load_candidate
-from trainer.evaluate_training import TrainingEvaluation
+from trainer.evaluation.policy import load_candidate
+from trainer.evaluation.while_training import TrainingEvaluation
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.runs.metrics import read_metrics
 from trainer.runs.named_checkpoint import find_checkpoint

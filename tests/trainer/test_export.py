@@ -17,11 +17,12 @@ from small_runs import small
 from tensordict import TensorDict
 
 from p3kernels import MomentMatching, reference
-from trainer import cli, export
+from trainer import cli
 from trainer.config import save_config
 from trainer.deploy import DamagedPolicy, ForeignPolicy, Policy
-from trainer.evaluate_policy import load_candidate
-from trainer.export_moments import elu_moments, erfcx
+from trainer.evaluation.policy import load_candidate
+from trainer.export import onnx_file as export
+from trainer.export.moments import elu_moments, erfcx
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
 from trainer.tasks.contract import Contract
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from trainer.config import load_config
+from trainer.engines.env import LocomotionEnv
 from trainer.engines.mjlab.env import MjlabEnv
 from trainer.engines.mjlab.env_cfg import GROUPS
 from trainer.engines.mjlab.runner import P3Runner
 from trainer.engines.mjlab.tasks import TASK_IDS
 from trainer.engines.registry import check_engine
-from trainer.env import LocomotionEnv
 from trainer.tasks import TASKS, make_task
 
 WITHIN = 1e-4

@@ -11,7 +11,7 @@ import pytest
 
 import trainer.engines.mujoco
 from trainer import cli
-from trainer.evaluate_policy import load_candidate
+from trainer.evaluation.policy import load_candidate
 from trainer.tasks import TASKS, find_task
 
 ROOT = Path(__file__).resolve().parents[2]

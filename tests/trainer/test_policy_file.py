@@ -10,7 +10,7 @@ from small_runs import small
 
 from trainer import cli
 from trainer.config import save_config
-from trainer.evaluate_policy import load_candidate
+from trainer.evaluation.policy import load_candidate
 from trainer.runs import policy_file
 from trainer.runs.checkpoint import read_torch_file, write_torch_file
 from trainer.runs.named_checkpoint import find_checkpoint, read_run_checkpoint

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer import report
+from trainer.report import page as report
 from trainer.runs.metrics import MetricsLog
 
 VOID = {"meta", "img"}

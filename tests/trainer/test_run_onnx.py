@@ -14,10 +14,10 @@ from trainer import cli
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
 from trainer.deploy import Policy, gravity_of
 from trainer.deploy.latency import Stopwatch
-from trainer.env import LocomotionEnv
-from trainer.evaluate_episodes import trial_task
-from trainer.evaluate_policy import acting_in, load_candidate
-from trainer.export import export
+from trainer.engines.env import LocomotionEnv
+from trainer.evaluation.episodes import trial_task
+from trainer.evaluation.policy import acting_in, load_candidate
+from trainer.export.onnx_file import export
 from trainer.run_onnx import RunConfig, Simulation, act, load
 from trainer.tasks import TASKS
 from trainer.tasks.robots import WALKER

@@ -11,7 +11,7 @@ from small_runs import small
 
 from trainer import cli
 from trainer.config import TrainConfig, load_config, resolve, save_config, task_of
-from trainer.evaluate_policy import load_candidate
+from trainer.evaluation.policy import load_candidate
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.runs.named_checkpoint import read_run_checkpoint
 from trainer.tasks import TASKS

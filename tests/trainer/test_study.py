@@ -25,7 +25,7 @@ from small_runs import small
 import trainer
 from trainer import cli
 from trainer.config import TrainConfig, load_config, resolve, save_config
-from trainer.env import one_thread
+from trainer.engines.env import one_thread
 from trainer.runs.checkpoint import latest_checkpoint
 from trainer.runs.directory import locked
 from trainer.runs.metrics import read_metrics

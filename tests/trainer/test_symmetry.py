@@ -10,9 +10,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from trainer.engines.env import LocomotionEnv
 from trainer.engines.mujoco import MujocoEngine
 from trainer.engines.mujoco.model import build_model
-from trainer.env import LocomotionEnv
 from trainer.tasks import TASKS, LocomotionTask, make_task
 from trainer.tasks.randomization import ObservationNoise
 from trainer.tasks.robots import G1, ROBOTS, WALKER, Mirror

@@ -20,7 +20,7 @@ from synthetic import adam_state, config, statistics, trained, weights
 from p3kernels import MonteCarlo
 from trainer.algorithms import P3PPO
 from trainer.config import save_config
-from trainer.evaluate_training import TrainingEvaluation
+from trainer.evaluation.while_training import TrainingEvaluation
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.training.distributed import Ranks, join, leave
 

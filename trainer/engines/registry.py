@@ -11,7 +11,7 @@ from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.actuation import MOTOR_FACTORS, randomizes_motors
 
 if TYPE_CHECKING:
-    from trainer.env import TaskEnv
+    from trainer.engines.env import TaskEnv
 
 EngineName = Literal["mujoco", "mjlab", "isaaclab", "physx"]
 
@@ -77,7 +77,7 @@ def make_env(
     if engine == "isaaclab":
         raise ValueError("--engine: Isaac Sim has to start first: python -m trainer.engines.isaaclab.train")
     if engine == "mujoco":
-        from trainer.env import LocomotionEnv  # noqa: PLC0415  an engine is imported when it is asked for
+        from trainer.engines.env import LocomotionEnv  # noqa: PLC0415  an engine is imported when it is asked for
 
         return LocomotionEnv(
             LocomotionTask(task),

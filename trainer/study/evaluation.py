@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from trainer.env import LocomotionEnv
+from trainer.engines.env import LocomotionEnv
 from trainer.evaluate import action_of, evaluate, load_candidate
 from trainer.runs.checkpoint import newest_readable
 from trainer.runs.directory import locked

@@ -1,6 +1,7 @@
 """Walking as commanded: observations, rewards, terminations and commands as functions of robot state and episode.
 
-Nothing here knows an engine; `running.py` keeps the episodes, and an environment (`trainer/env.py`) brings an engine.
+Nothing here knows an engine; `running.py` keeps the episodes, and an environment (`trainer/engines/env.py`) brings an
+engine.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from p3kernels.estimators import Estimator
 from trainer.algorithms import P3PPO
 from trainer.algorithms.p3_ppo import LEARNING_RATES
 from trainer.config import TrainConfig, rsl_rl_config, task_of
+from trainer.engines.env import one_thread
 from trainer.engines.registry import EnvMaker, make_env
-from trainer.env import one_thread
-from trainer.evaluate_training import TrainingEvaluation, best_so_far
+from trainer.evaluation.while_training import TrainingEvaluation, best_so_far
 from trainer.runs.checkpoint import best_path, checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.runs.metrics import ESTIMATOR, MetricsLog, WandbSettings
 from trainer.runs.random_state import random_state, set_random_state

@@ -5,8 +5,8 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 
+from trainer.engines.env import LocomotionEnv
 from trainer.engines.mujoco.model import build_model
-from trainer.env import LocomotionEnv
 
 
 class Picture:

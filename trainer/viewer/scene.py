@@ -8,8 +8,8 @@ import mujoco
 import numpy as np
 import viser
 
+from trainer.engines.env import LocomotionEnv
 from trainer.engines.mujoco.model import build_model
-from trainer.env import LocomotionEnv
 from trainer.tasks.rotation import yaw_of
 from trainer.tasks.scan import scan_points
 from trainer.tasks.terrains import PIT_FLOOR

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from p3kernels import MomentMatching
-from trainer.env import LocomotionEnv, one_thread
+from trainer.engines.env import LocomotionEnv, one_thread
 from trainer.evaluate import action_of
 from trainer.models.actor import LatentActor
 from trainer.tasks import LocomotionTask

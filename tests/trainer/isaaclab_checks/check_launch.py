@@ -16,11 +16,11 @@ from isaaclab_tasks.utils.parse_cfg import load_cfg_from_registry
 from rsl_rl.runners import OnPolicyRunner
 
 from trainer.config import config_of, task_of
+from trainer.engines.env import LocomotionEnv
 from trainer.engines.isaaclab import train as launcher
 from trainer.engines.isaaclab.agent_cfg import flat_settings
 from trainer.engines.isaaclab.task_env import IsaacLabEnv
-from trainer.env import LocomotionEnv
-from trainer.evaluate_policy import acting_in, load_candidate
+from trainer.evaluation.policy import acting_in, load_candidate
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import make_task
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainer.engines.registry import make_env
-from trainer.evaluate_episodes import PLANE, trial_task
+from trainer.evaluation.episodes import PLANE, trial_task
 from trainer.tasks import make_task
 from trainer.tasks.robots import G1
 

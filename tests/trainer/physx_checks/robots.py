@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainer.engines.mujoco.model import robot_spec
 from trainer.engines.registry import make_env
-from trainer.evaluate_episodes import PLANE, trial_task
+from trainer.evaluation.episodes import PLANE, trial_task
 from trainer.tasks import make_task
 from trainer.tasks.robots import G1
 

@@ -30,8 +30,8 @@ def _fixed(cfg: TaskEnvCfg) -> float | None:
 class ManagedTaskEnv(ManagerBasedRLEnv):
     """E environments of one task in PhysX.
 
-    `extras` of a step are those of the native environment (`trainer/env.py`), the observations before any reset among
-    them, with Isaac Lab's log added to ours.
+    `extras` of a step are those of the native environment (`trainer/engines/env.py`), the observations before any reset
+    among them, with Isaac Lab's log added to ours.
 
     Args:
         cfg: Its settings; without a seed it is 0, with -1 a random one.

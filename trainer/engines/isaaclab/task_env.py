@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from trainer.engines.env import TaskEnv
 from trainer.engines.isaaclab.env import ManagedTaskEnv
-from trainer.env import TaskEnv
 from trainer.tasks.state import RobotState
 
 

@@ -13,9 +13,9 @@ from mjlab.envs import ManagerBasedRlEnv
 from tensordict import TensorDict
 from torch import Tensor
 
+from trainer.engines.env import TaskEnv
 from trainer.engines.mjlab.env_cfg import env_cfg
 from trainer.engines.mjlab.terms import walk
-from trainer.env import TaskEnv
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.state import RobotState
 

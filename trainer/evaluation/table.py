@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from trainer.evaluate_episodes import Episodes
-from trainer.evaluate_statistics import Interval, mean_interval, share_interval
+from trainer.evaluation.episodes import Episodes
+from trainer.evaluation.statistics import Interval, mean_interval, share_interval
 
 TRIALS = 10
 """A success count is of the first so many episodes of a terrain."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.algorithms import P3PPO
 from trainer.config import TrainConfig, rsl_rl_config
-from trainer.env import LocomotionEnv
+from trainer.engines.env import LocomotionEnv
 from trainer.models.actor import LatentActor
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask, TaskConfig

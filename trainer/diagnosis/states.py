@@ -14,7 +14,7 @@ from torch import Tensor
 from p3kernels.diagnostics import LatentPolicy
 from trainer.algorithms import P3PPO, parse_method
 from trainer.config import TrainConfig, rsl_rl_config, task_of
-from trainer.env import LocomotionEnv, one_thread
+from trainer.engines.env import LocomotionEnv, one_thread
 from trainer.models.actor import LatentActor
 from trainer.runs.checkpoint import checkpoint_path
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint

@@ -10,8 +10,8 @@ import torch
 
 from p3kernels import diagnostics
 from p3kernels.diagnostics import LatentPolicy
-from trainer.diagnose_rows import closed_form_estimators, efficiency_rows, fidelity_rows, gradient_rows
-from trainer.diagnose_states import Subject
+from trainer.diagnosis.rows import closed_form_estimators, efficiency_rows, fidelity_rows, gradient_rows
+from trainer.diagnosis.states import Subject
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from p3kernels import mlp_moments
 from p3kernels.nn import mlp_layers
 from p3kernels.version import __version__
 from trainer.deploy.package import CHECKSUM_KEY, CONTRACT_KEY, NO_CHECKSUM, seal
-from trainer.evaluate_policy import Candidate, load_candidate
-from trainer.export_moments import ActionStd
+from trainer.evaluation.policy import Candidate, load_candidate
+from trainer.export.moments import ActionStd
 from trainer.models.p3_actor import DeployedPolicy
 from trainer.runs.metrics import replace_file
 from trainer.tasks.contract import Contract

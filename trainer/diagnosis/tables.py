@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from p3kernels.diagnostics import Estimate, PowerLaw
 from p3kernels.diagnostics.noise_scaling import SMALL
-from trainer.diagnose_numbers import Diagnosis
+from trainer.diagnosis.numbers import Diagnosis
 
 PAPER_EFFICIENCY = {"MC(N=1)": 64.6, "MC(N=5)": 79.3, "MC(N=15)": 89.8, "MC(N=50)": 96.5, "MM": 100.0}
 Columns = Mapping[str, Diagnosis]

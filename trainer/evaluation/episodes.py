@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.env import TaskEnv, one_thread
+from trainer.engines.env import TaskEnv, one_thread
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.actuation import MOTOR_FACTORS
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range

@@ -6,7 +6,7 @@ import base64
 import html
 from pathlib import Path
 
-from trainer.diagnose_files import CAPTIONS, FOLDER, TABLES
+from trainer.diagnosis.files import CAPTIONS, FOLDER, TABLES
 
 
 def diagnostics_section(run_dir: Path) -> str:

@@ -18,8 +18,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.config import TrainConfig, task_of
-from trainer.env import LocomotionEnv
-from trainer.evaluate_episodes import Episodes, run_episodes
+from trainer.engines.env import LocomotionEnv
+from trainer.evaluation.episodes import Episodes, run_episodes
 from trainer.models.actor import LatentActor
 from trainer.runs.checkpoint import best_path, load_checkpoint
 from trainer.tasks import LocomotionTask, TaskConfig

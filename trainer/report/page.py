@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.report_diagnostics import diagnostics_section
+from trainer.report.diagnostics import diagnostics_section
 from trainer.runs.metrics import Record, estimator_name, read_metrics, replace_file
 from trainer.training.progress import format_duration
 

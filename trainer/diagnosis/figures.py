@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from p3kernels.diagnostics import plots
-from trainer.diagnose_files import CAPTIONS
-from trainer.diagnose_numbers import Diagnosis
-from trainer.diagnose_table import PAPER_EFFICIENCY
+from trainer.diagnosis.files import CAPTIONS
+from trainer.diagnosis.numbers import Diagnosis
+from trainer.diagnosis.tables import PAPER_EFFICIENCY
 from trainer.runs.metrics import replace_file
 
 

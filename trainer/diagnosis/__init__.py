@@ -1,0 +1,1 @@
+"""How a checkpoint's policy distribution is estimated, in numbers, tables and figures."""

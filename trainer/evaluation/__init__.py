@@ -1,0 +1,1 @@
+"""Policies judged in episodes that are the same for each of them."""
