@@ -90,7 +90,7 @@ def test_every_command_has_a_main_and_help(name, capsys):
 
 def test_a_missing_package_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tyro", None)
-    monkeypatch.delitem(sys.modules, "trainer.train", raising=False)
+    monkeypatch.delitem(sys.modules, "trainer.commands.train", raising=False)
     assert cli.main(["train"]) == 2
     assert (
         "p3 train: needs tyro, which is not installed; run: pip install 'p3kernels[train]'" in capsys.readouterr().err

@@ -84,8 +84,8 @@ def load(path: Path) -> TrainedActor:
 
 def write(checkpoint: Path, out: Path, environments: int = 8, steps: int = 60, every: int = 30) -> None:
     """Acts with sampled latents and keeps every 30th step."""
+    from trainer.commands.evaluate import load_candidate
     from trainer.engines.env import LocomotionEnv
-    from trainer.evaluate import load_candidate
     from trainer.tasks import make_task
 
     torch.manual_seed(0)

@@ -2,8 +2,8 @@
 
     python tools/deploy_wheel.py dist/
 
-It carries `trainer.deploy` and `trainer.tasks.contract` and needs numpy, onnxruntime, cyclonedds and tyro. It is for
-machines without p3kernels: both carry the same modules, and one environment should have one of them.
+It carries `trainer.deploy`, its two commands and `trainer.tasks.contract`, and needs numpy, onnxruntime, cyclonedds and
+tyro. It is for machines without p3kernels: both carry the same modules, and one environment should have one of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ("trainer/__init__.py", "trainer/tasks/__init__.py", "trainer/tasks/contract.py", "trainer/deploy")
+FILES = (
+    "trainer/__init__.py",
+    "trainer/commands/__init__.py",
+    "trainer/commands/deploy.py",
+    "trainer/commands/replay.py",
+    "trainer/deploy",
+    "trainer/tasks/__init__.py",
+    "trainer/tasks/contract.py",
+)
 _PROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
@@ -33,8 +41,8 @@ requires-python = ">=3.10"
 dependencies = ["numpy", "onnxruntime>=1.18", "cyclonedds>=0.10.5", "tyro"]
 
 [project.scripts]
-p3-deploy = "trainer.deploy.entry:deploy"
-p3-replay = "trainer.deploy.entry:replay"
+p3-deploy = "trainer.commands.deploy:script"
+p3-replay = "trainer.commands.replay:script"
 
 [tool.setuptools.packages.find]
 include = ["trainer*"]

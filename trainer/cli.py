@@ -29,25 +29,29 @@ class Command:
 
 COMMANDS = {
     "train": Command(
-        "trainer.train",
+        "trainer.commands.train",
         "train a policy: G1 or walker, by P3 or a baseline",
         # Threads that spin while they wait take the cores from whoever needs them, the other processes of the run too.
         environment=(("OMP_WAIT_POLICY", "passive"),),
     ),
-    "play": Command("trainer.play", "watch a trained policy, in the browser, in a window or as a video"),
-    "eval": Command("trainer.evaluate", "judge trained policies side by side: reward, lifetime, success, energy"),
-    "diagnose": Command("trainer.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"),
+    "play": Command("trainer.commands.play", "watch a trained policy, in the browser, in a window or as a video"),
+    "eval": Command(
+        "trainer.commands.evaluate", "judge trained policies side by side: reward, lifetime, success, energy"
+    ),
+    "diagnose": Command(
+        "trainer.commands.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"
+    ),
     "export": Command(
         "trainer.export.onnx_file", "write a policy as one ONNX file, compared with torch, with its contract"
     ),
-    "run-onnx": Command("trainer.run_onnx", "run an exported policy in MuJoCo at 50 Hz, without torch"),
-    "pack": Command("trainer.pack", "write a policy as one small file, usable wherever a checkpoint is"),
-    "deploy": Command("trainer.deploy.command", "drive a Unitree G1 with an exported policy, over DDS, without torch"),
-    "robot-sim": Command("trainer.robot_sim.command", "a G1 in MuJoCo that speaks the robot's protocol on loopback"),
-    "replay": Command("trainer.deploy.replay", "run the log of a deployment again, bit for bit; plots of it"),
+    "run-onnx": Command("trainer.commands.run_onnx", "run an exported policy in MuJoCo at 50 Hz, without torch"),
+    "pack": Command("trainer.commands.pack", "write a policy as one small file, usable wherever a checkpoint is"),
+    "deploy": Command("trainer.commands.deploy", "drive a Unitree G1 with an exported policy, over DDS, without torch"),
+    "robot-sim": Command("trainer.commands.robot_sim", "a G1 in MuJoCo that speaks the robot's protocol on loopback"),
+    "replay": Command("trainer.commands.replay", "run the log of a deployment again, bit for bit; plots of it"),
     "report": Command("trainer.report.page", "write a run's report.html again"),
-    "study": Command("trainer.study.command", "methods compared over several seeds; what an update of each costs"),
-    "bench": Command("trainer.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
+    "study": Command("trainer.commands.study", "methods compared over several seeds; what an update of each costs"),
+    "bench": Command("trainer.commands.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
     "info": Command("p3kernels.info", "what is installed here, and which backends can run and why the others cannot"),
 }
 

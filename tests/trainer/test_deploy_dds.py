@@ -114,7 +114,7 @@ def test_a_second_controller_is_refused(pair, policy):
     assert "another p3 deploy runs on this machine" in second.text()
     # One that does not know of the lock, as on another machine: heard on the wire.
     code = (
-        "import sys, contextlib; from trainer.deploy import command;"
+        "import sys, contextlib; from trainer.commands import deploy as command;"
         "command.only_controller = lambda domain: contextlib.nullcontext(); sys.exit(command.main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", code, str(policy), "--interface", "lo", "--domain", str(pair.domain), *DEPLOY_SLOW]

@@ -270,14 +270,18 @@ def test_the_operator(policy):
 
 
 def test_the_controllers_modules_import_neither_torch_nor_mujoco():
-    modules = ["command", "controller", "guardian", "mapping", "elevation", "replay"]
-    code = "\n".join(f"import trainer.deploy.{name}" for name in modules)
+    modules = [
+        "commands.deploy",
+        "commands.replay",
+        *(f"deploy.{name}" for name in ("guardian", "mapping", "elevation")),
+    ]
+    code = "\n".join(f"import trainer.{name}" for name in modules)
     code += "\nimport sys; print(sorted({'torch', 'mujoco', 'rsl_rl', 'mjlab'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_the_simulated_robot_imports_no_torch():
-    code = "import trainer.robot_sim.command, trainer.robot_sim.lidar, sys; print('torch' in sys.modules)"
+    code = "import trainer.commands.robot_sim, trainer.robot_sim.lidar, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

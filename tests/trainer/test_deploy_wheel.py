@@ -47,9 +47,10 @@ def test_it_runs_without_torch(tmp_path):
         "        if name.split('.')[0] in ('torch', 'mujoco', 'p3kernels'):\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from trainer.deploy import entry, command, replay, mapping, elevation, figure\n"
-        "assert 'installed' in command.__file__, command.__file__\n"
-        "sys.argv = ['p3-deploy', 'missing.onnx', '--interface', 'lo']; sys.exit(entry.deploy())"
+        "from trainer.commands import deploy, replay\n"
+        "from trainer.deploy import mapping, elevation, figure\n"
+        "assert 'installed' in deploy.__file__, deploy.__file__\n"
+        "sys.argv = ['p3-deploy', 'missing.onnx', '--interface', 'lo']; sys.exit(deploy.script())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr

@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_runs import assert_same, flattened, small
 
-from trainer import diagnose
+from trainer.commands import diagnose
 from trainer.config import save_config
 from trainer.diagnosis.files import CAPTIONS
 from trainer.diagnosis.numbers import Sizes

@@ -185,8 +185,8 @@ def test_other_processes_than_torchruns_are_refused(tmp_path, capsys, monkeypatc
 
 def test_idle_cores_are_told_of(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("trainer.config.cores", lambda: 3)
-    monkeypatch.setattr("trainer.train.cores", lambda: 3)
-    monkeypatch.setattr("trainer.train.launch", lambda arguments, number, prog: _Ended(arguments, number))
+    monkeypatch.setattr("trainer.commands.train.cores", lambda: 3)
+    monkeypatch.setattr("trainer.commands.train.launch", lambda arguments, number, prog: _Ended(arguments, number))
     assert cli.main(["train", "--num-envs", "64", "--run-dir", str(tmp_path)]) == 0
     assert "64 environments divide evenly over 2 of 3 processes; --num-envs 66 would use all" in capsys.readouterr().out
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from small_runs import small
 
+from trainer.commands.play import PlayConfig, choose_viewer, main
 from trainer.config import save_config
-from trainer.play import PlayConfig, choose_viewer, main
 from trainer.viewer.clock import GIVE_UP, MOST_SKIPPED, Clock
 from trainer.viewer.offscreen import why_not
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from trainer import cli
+from trainer.commands.run_onnx import RunConfig, Simulation, act, load
 from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
 from trainer.deploy import Policy, gravity_of
 from trainer.deploy.latency import Stopwatch
@@ -18,7 +19,6 @@ from trainer.engines.env import LocomotionEnv
 from trainer.evaluation.episodes import trial_task
 from trainer.evaluation.policy import acting_in, load_candidate
 from trainer.export.onnx_file import export
-from trainer.run_onnx import RunConfig, Simulation, act, load
 from trainer.tasks import TASKS
 from trainer.tasks.robots import WALKER
 from trainer.tasks.rotation import gravity_in_body

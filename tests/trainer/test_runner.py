@@ -13,9 +13,9 @@ import pytest
 from small_runs import small
 
 from trainer import cli
+from trainer.commands.evaluate import terrain_difficulty
 from trainer.config import TrainConfig, load_config, resolve, rsl_rl_config, save_config
 from trainer.engines.env import LocomotionEnv
-from trainer.evaluate import terrain_difficulty
 from trainer.runs.checkpoint import latest_checkpoint
 from trainer.runs.directory import locked
 from trainer.runs.metrics import read_metrics

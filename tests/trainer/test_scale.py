@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainer import cli
-from trainer.bench import fill, make_algorithm
+from trainer.commands.bench import fill, make_algorithm
 from trainer.study import scale
 from trainer.study.count import Count, Counter, count_update
 

@@ -1,47 +1,29 @@
-"""`p3 replay`: the log of a deployment run again through the same code, and tables and plots of it.
+"""The log of a deployment, run again through the same code, and as arrays.
 
 A replay gives the pilot the states, wishes, commands and scans of the log and compares what it decides, byte by byte,
-with what was sent. Needs neither torch nor MuJoCo; plots need matplotlib, a video needs MuJoCo.
+with what was sent. It needs neither torch nor MuJoCo.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import tyro
 
 from trainer.deploy.controller import result_of
 from trainer.deploy.g1 import MOTORS
-from trainer.deploy.log import Given, Kind, Record, Result, read_log
+from trainer.deploy.log import Given, Kind, Record, Result
 from trainer.deploy.machine import Mode
 from trainer.deploy.pilot import Decision, Pilot
 from trainer.deploy.policy import Policy
 from trainer.deploy.reading import Reading, reading_of
 from trainer.deploy.safety import Limits
 from trainer.deploy.unitree import DamagedMessage, command_to_wire, intact, state_from_wire
-
-
-@dataclass
-class ReplayConfig:
-    """Run the log of `p3 deploy` again and compare every command, byte by byte."""
-
-    log: Annotated[Path, tyro.conf.Positional]
-    """Written by p3 deploy."""
-    policy: Path | None = None
-    """The policy; by default the file that the log names."""
-    arrays: Path | None = None
-    """Write the log as arrays into this .npz file."""
-    plot: Path | None = None
-    """Write a figure of it to this file."""
-    video: Path | None = None
-    """Write a video of the robot's motion to this .mp4 file."""
 
 
 @dataclass
@@ -80,38 +62,6 @@ class Table:
         """By name; `motors` names the columns of the joints."""
         named = {name: np.array(values) for name, values in vars(self).items()}
         return {**named, "motors": np.array(MOTORS)}
-
-
-def main(arguments: Sequence[str], prog: str = "p3 replay") -> int:
-    """Exit code 0 where every command is the log's, 1 where one is not, 2 where it could not be tried."""
-    config = tyro.cli(ReplayConfig, args=list(arguments), prog=prog)
-    try:
-        head, records = read_log(config.log)
-        entries = list(records)
-        policy = policy_of(head, config.policy)
-        comparison, table = replay(head, entries, policy)
-        for line in _story(head, entries):
-            print(line)
-        print(
-            f"{comparison.commands} commands, {comparison.different} different; {comparison.targets} targets of the"
-            f" policy, {comparison.different_targets} different"
-        )
-        if comparison.first is not None:
-            print(f"first difference: {comparison.first}")
-        if config.arrays is not None:
-            np.savez_compressed(config.arrays, allow_pickle=False, **table.arrays())
-        if config.plot is not None:
-            from trainer.deploy.figure import draw  # noqa: PLC0415  needs matplotlib
-
-            draw(table, config.plot)
-        if config.video is not None:
-            from trainer.robot_sim.playback import record  # noqa: PLC0415  needs MuJoCo
-
-            record(table.arrays(), config.video)
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
-    return 1 if comparison.different or comparison.different_targets else 0
 
 
 def policy_of(head: dict[str, Any], path: Path | None) -> Policy:
@@ -225,7 +175,7 @@ class _Run:
         table.sent.append(self._decision.command["motor_cmd"]["q"][: len(MOTORS)].copy())
 
 
-def _story(head: dict[str, Any], records: Sequence[Record]) -> Iterator[str]:
+def story(head: dict[str, Any], records: Sequence[Record]) -> Iterator[str]:
     """What the operator was told."""
     begin = records[0].time if records else 0.0
     for record in records:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from trainer.bench import fill, make_algorithm
+from trainer.commands.bench import fill, make_algorithm
 from triton_kernels.roofline import least_seconds
 
 _KEPT_ON_A_CPU = "p3kernels::mlp_mixture_log_prob_cpu"

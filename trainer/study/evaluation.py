@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from trainer.commands.evaluate import action_of, evaluate, load_candidate
 from trainer.engines.env import LocomotionEnv
-from trainer.evaluate import action_of, evaluate, load_candidate
 from trainer.runs.checkpoint import newest_readable
 from trainer.runs.directory import locked
 from trainer.runs.metrics import replace_file
@@ -30,7 +30,7 @@ FILE_NAME = "eval.json"
 LATENTS = ("mean", "sample")
 
 Numbers = dict[str, dict[str, float]]
-"""By latent, then by the name of the quantity, as in `trainer.evaluate.Evaluation`."""
+"""By latent, then by the name of the quantity, as in `trainer.commands.evaluate.Evaluation`."""
 
 
 def read_evaluation(run: Run, settings: EvalSettings) -> Numbers | None:

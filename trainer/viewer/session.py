@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from p3kernels import MomentMatching
+from trainer.commands.evaluate import action_of
 from trainer.engines.env import LocomotionEnv, one_thread
-from trainer.evaluate import action_of
 from trainer.models.actor import LatentActor
 from trainer.tasks import LocomotionTask
 

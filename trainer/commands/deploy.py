@@ -241,3 +241,8 @@ def _speaker(recorder: Recorder) -> Callable[[str], None]:
         recorder.add(Kind.EVENT, now, text.encode())
 
     return say
+
+
+def script() -> int:
+    """`p3-deploy` of the small distribution of that name, which has no `p3`: the same as `p3 deploy`."""
+    return main(sys.argv[1:], prog="p3-deploy")
