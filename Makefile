@@ -47,7 +47,7 @@ test: $(VENV)/.ready lint docs browser isaaclab
 
 # What takes many minutes: 20 walks of 20 s over DDS with a policy that the package carries.
 test-all: test
-	P3_TEST_ALL=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q tests/trainer/test_deploy_walk.py
+	P3_TEST_ALL=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q tests/trainer/deploy/test_deploy_walk.py
 
 bench: $(VENV)/.ready
 	$(BIN)/p3 bench
@@ -70,10 +70,10 @@ browser:
 	    --no-install-recommends chromium) >/dev/null 2>&1 || echo "could not: that test will be skipped"; \
 	else echo "no Chromium: the test of the viewer's page will be skipped"; fi
 
-# Isaac Lab's sources, without Isaac Sim and without their dependencies, for tests/trainer/test_isaaclab.py. Never a reason to
+# Isaac Lab's sources, without Isaac Sim and without their dependencies, for tests/trainer/engines/test_isaaclab.py. Never a reason to
 # fail: where they cannot be had, those tests are skipped and say so.
 isaaclab: $(VENV)/isaaclab/.ready
-$(VENV)/isaaclab/.ready: tests/trainer/isaaclab_checks/requirements.txt | $(VENV)/.torch
+$(VENV)/isaaclab/.ready: tests/trainer/engines/isaaclab_checks/requirements.txt | $(VENV)/.torch
 	@echo "fetching Isaac Lab's sources for the checks of its engine"
 	@rm -rf $(VENV)/isaaclab
 	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/isaaclab -r $< \
@@ -93,8 +93,8 @@ export OMNIVERSE_LICENCE
 physx: $(VENV)/.ready
 	@if [ "$(P3_ACCEPT_OMNIVERSE_LICENSE)" != yes ]; then echo "$$OMNIVERSE_LICENCE" >&2; exit 1; fi
 	@$(MAKE) --no-print-directory isaaclab $(VENV)/physx/.ready
-	$(BIN)/python tests/trainer/physx_checks/run.py
-$(VENV)/physx/.ready: tests/trainer/physx_checks/requirements.txt
+	$(BIN)/python tests/trainer/engines/physx_checks/run.py
+$(VENV)/physx/.ready: tests/trainer/engines/physx_checks/requirements.txt
 	@rm -rf $(VENV)/physx
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/physx -r $<
 	@touch $@

@@ -1,0 +1,1 @@
+"""What several tests of the trainer share: small worlds, small runs, processes."""

@@ -1,0 +1,355 @@
+"""Tasks as pure functions: observation layout, rewards, terminations, commands."""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.trainer.states import fresh_episode, standing
+
+import trainer.tasks
+from trainer.tasks import TASKS, LocomotionTask, make_task
+from trainer.tasks.rewards import TERMS
+from trainer.tasks.robots import G1, Motor, RobotSpec, by_pattern
+from trainer.tasks.rotation import gravity_in_body, rotate_inverse, wrap_angle, yaw_of
+from trainer.tasks.scan import scan_points
+
+
+def quaternion(axis, angle):
+    axis = torch.tensor(axis, dtype=torch.float32)
+    return torch.cat([torch.tensor([math.cos(angle / 2)]), math.sin(angle / 2) * axis / axis.norm()])
+
+
+@pytest.fixture
+def task():
+    return make_task("g1-flat")
+
+
+def test_tasks_know_no_engine():
+    folder = Path(trainer.tasks.__file__).parent
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any("engine" in name or "mujoco" in name for name in names), file
+
+
+def test_unknown_task_is_named_with_the_nearest():
+    with pytest.raises(ValueError, match=r"'g1-flatt' \(did you mean 'g1-flat'\?\)"):
+        make_task("g1-flatt")
+
+
+def test_proprioception_is_the_papers_96(task):
+    state, episode = standing(task), fresh_episode(task)
+    state.root_ang_vel = torch.tensor([1.0, 2.0, 3.0]).repeat(3, 1)
+    state.root_quat = quaternion((1, 0, 0), 0.5).repeat(3, 1)
+    episode.command = torch.tensor([0.5, -0.1, 0.3]).repeat(3, 1)
+    state.joint_pos = (task.default_pos + torch.arange(29.0)).repeat(3, 1)
+    state.joint_vel = -torch.arange(29.0).repeat(3, 1)
+    episode.action = 100 + torch.arange(29.0).repeat(3, 1)
+    row = task.proprio(state, episode)[0]
+    assert task.proprio_size == len(row) == 96
+    assert row[:3].tolist() == [1.0, 2.0, 3.0]
+    # rolled to the right by 0.5 rad: gravity points to the body's right, -y
+    assert row[3:6].tolist() == pytest.approx([0.0, -math.sin(0.5), -math.cos(0.5)], abs=1e-6)
+    assert row[6:9].tolist() == pytest.approx([0.5, -0.1, 0.3])
+    assert row[9:38].tolist() == pytest.approx(list(range(29)), abs=1e-5)
+    assert row[38:67].tolist() == [-float(i) for i in range(29)]
+    assert row[67:].tolist() == [100.0 + i for i in range(29)]
+
+
+def test_observation_groups_have_the_papers_sizes(task):
+    groups = task.observe(standing(task), fresh_episode(task), torch.Generator())
+    assert {name: tuple(value.shape) for name, value in groups.items()} == {
+        "proprio": (3, 96),
+        "history": (3, 5 * 96),
+        "extero": (3, 11 * 17),
+        "velocity": (3, 3),
+        "critic": (3, 96 + 3 + 3 + 187 + 2 + 2 + 5),
+    }
+
+
+def test_noise_has_the_tables_ranges(task):
+    clean = torch.zeros(4000, 96)
+    noise = task.noisy(clean, torch.Generator().manual_seed(0))
+    widths = noise.abs().amax(0)
+    expected = torch.cat(
+        [torch.full((n,), w) for n, w in ((3, 0.05), (3, 0.05), (3, 0.0), (29, 0.01), (29, 0.1), (29, 0.0))]
+    )
+    assert (widths <= expected).all()
+    assert (widths >= 0.99 * expected).all()
+    groups = task.observe(standing(task, 2000), fresh_episode(task, 2000), torch.Generator().manual_seed(0))
+    assert groups["extero"].abs().max().item() == pytest.approx(0.01, rel=1e-2)
+    critic_scan = groups["critic"][:, 96 + 6 : 96 + 6 + 187]
+    assert critic_scan.abs().max() < 1e-6  # the critic's is not noisy
+
+
+def test_scan_is_zero_on_the_ground_and_positive_over_a_hole(task):
+    state = standing(task)
+    state.scan[:, 5] = -0.3
+    state.scan[:, 6] = -5.0
+    scan = task.scan(state)
+    assert scan[0, :7].tolist() == pytest.approx([0, 0, 0, 0, 0, 0.3, 1.0], abs=1e-6)
+
+
+def test_scan_points_are_rows_of_y_and_columns_of_x():
+    points = scan_points().view(11, 17, 2)
+    assert torch.allclose(points[:, :, 0], torch.linspace(-0.8, 0.8, 17).expand(11, 17))
+    assert torch.allclose(points[:, :, 1], torch.linspace(-0.5, 0.5, 11)[:, None].expand(11, 17))
+
+
+def test_rotations_against_known_turns():
+    quarter = quaternion((0, 0, 1), math.pi / 2)[None]
+    assert torch.allclose(
+        rotate_inverse(quarter, torch.tensor([[0.0, 1.0, 0.0]])), torch.tensor([[1.0, 0, 0]]), atol=1e-6
+    )
+    assert yaw_of(quarter).item() == pytest.approx(math.pi / 2)
+    generator = torch.Generator().manual_seed(0)
+    quats = torch.nn.functional.normalize(torch.randn(50, 4, generator=generator), dim=-1)
+    down = torch.tensor([0.0, 0.0, -1.0]).expand(50, 3)
+    assert torch.allclose(gravity_in_body(quats), rotate_inverse(quats, down), atol=1e-5)
+    assert wrap_angle(torch.tensor(3 * math.pi / 2)).item() == pytest.approx(-math.pi / 2, abs=1e-6)
+
+
+def test_velocity_is_in_the_body_frame(task):
+    state = standing(task)
+    state.root_quat = quaternion((0, 0, 1), math.pi / 2).repeat(3, 1)
+    state.root_lin_vel = torch.tensor([0.0, 0.7, 0.0]).repeat(3, 1)  # north, and the robot faces north
+    assert torch.allclose(task.velocity(state), torch.tensor([0.7, 0.0, 0.0]).expand(3, 3), atol=1e-6)
+
+
+def test_rewards_by_hand(task):
+    state, episode, context = standing(task), fresh_episode(task), task.reward_context
+    episode.command = torch.tensor([[0.5, 0.0, 0.0]]).repeat(3, 1)
+    state.root_lin_vel = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.0, 0.3], [0.5, 0.5, 0.0]])
+
+    def value(name):
+        return TERMS[name](replace(state), episode, context).tolist()  # a copy has derived nothing yet
+
+    assert value("track_velocity") == pytest.approx([1.0, math.exp(-1), math.exp(-1)])
+    assert value("progress") == [0.0] * 3  # comes in over two seconds
+    episode.step[:] = 50
+    assert value("progress") == pytest.approx([0.5, 0.0, 0.5])
+    episode.step[:] = 500
+    assert value("progress") == pytest.approx([1.0, 0.0, 1.0])
+    assert value("vertical_velocity") == pytest.approx([0.0, 0.09, 0.0])
+    assert value("alive") == [1.0] * 3
+    assert value("upright") == pytest.approx([1.0] * 3)
+    state.root_ang_vel = torch.tensor([[0.0, 0.0, 0.5], [0.3, 0.4, 0.0], [0.0, 0.0, 0.0]])
+    assert value("track_yaw_rate") == pytest.approx([math.exp(-1), 1.0, 1.0])
+    assert value("tilt_rate") == pytest.approx([0.0, 0.25, 0.0])
+    state.root_pos[1, 2] -= 0.1
+    assert value("height") == pytest.approx([0.0, 0.01, 0.0], abs=1e-6)
+    state.joint_torque[0, :2] = torch.tensor([44.0, -10.0])
+    state.joint_vel[0, :2] = torch.tensor([2.0, 3.0])
+    assert value("energy") == pytest.approx([118.0, 0, 0])
+    assert value("torque")[0] == pytest.approx((44 / 88) ** 2 + (10 / 139) ** 2)
+    assert value("acceleration")[0] == pytest.approx((2 / 0.02) ** 2 + (3 / 0.02) ** 2)
+    episode.action[2, :2] = 1.0
+    assert value("action_rate") == pytest.approx([0, 0, 2.0])
+    state.joint_pos[1, G1.joint_names.index("waist_yaw_joint")] += 0.5
+    assert value("posture") == pytest.approx([0, 0.25, 0], abs=1e-6)
+    episode.contact_time = torch.tensor([[0.3, 0.0], [0.3, 0.3], [0.0, 0.9]])
+    episode.air_time = torch.tensor([[0.0, 0.2], [0.0, 0.0], [0.8, 0.0]])
+    assert value("air_time") == pytest.approx([0.2, 0.0, 0.4])
+    state.foot_vel[0, 0] = torch.tensor([0.3, 0.4, 9.0])
+    assert value("slip") == pytest.approx([0.5, 0, 0])
+    assert value("clearance") == pytest.approx([0.08 * 0.5, 0, 0])
+    state.foot_force[0] = torch.tensor([[0.0, 90.0, 40.0], [-90.0, 0.0, 46.0]])  # 90 N against 80 and 92
+    state.foot_force[1] = torch.tensor([[0.0, 0.0, 1700.0], [4.0, 0.0, 0.0]])  # a load, and less than a contact
+    assert value("stumble") == pytest.approx([1.0, 0, 0])
+    state.foot_force[:2] = torch.tensor([0.0, 0.0, 160.0])
+    assert value("stance_width") == pytest.approx([0, 0, 0])
+    state.foot_pos[2, :, 1] = torch.tensor([0.03, -0.03])
+    assert value("stance_width") == pytest.approx([0, 0, 0.1])
+    state.sole_drop[1, 0, :2] = torch.tensor([0.05, 1.0])
+    state.sole_drop[1, 1] = 0.03
+    state.sole_drop[2, :] = 1.0
+    assert value("foot_edge") == pytest.approx([0, 2 / 6, 2])
+    state.foot_force[2, 1] = 0.0  # in the air
+    assert value("foot_edge") == pytest.approx([0, 2 / 6, 1])
+
+
+def test_every_task_weighs_its_terms():
+    for config in TASKS.values():
+        task = LocomotionTask(config)
+        state, episode = standing(task), fresh_episode(task)
+        terms = task.weighted(task.reward_rates(state, episode))
+        assert terms.shape == (len(config.rewards), 3)
+        for row, (name, weight) in zip(terms, config.rewards.items(), strict=True):
+            assert row.tolist() == pytest.approx((weight * TERMS[name](state, episode, task.reward_context)).tolist())
+
+
+def test_standing_does_not_move_with_the_air_time_reward(task):
+    state, episode = standing(task), fresh_episode(task)
+    episode.contact_time = torch.tensor([[0.3, 0.0]]).repeat(3, 1)
+    episode.air_time = torch.tensor([[0.0, 0.3]]).repeat(3, 1)
+    assert TERMS["air_time"](state, episode, task.reward_context).tolist() == [0.0] * 3
+
+
+def test_terminations(task):
+    state = standing(task, 5)
+    state.root_quat[1] = quaternion((0, 1, 0), 1.0)
+    state.root_pos[2, 2] = 0.4
+    state.body_contact[3] = True
+    state.root_quat[4] = quaternion((1, 0, 0), math.pi)  # upside down: no horizontal gravity at all
+    assert task.terminated(state).tolist() == [False, True, True, True, True]
+    raised = standing(task, 1)
+    raised.root_pos[:, 2] += 1.5
+    raised.foot_pos[..., 2] += 1.5
+    raised.foot_ground += 1.5
+    assert not task.terminated(raised).any()  # height counts from the ground, not from zero
+
+
+def on_ground(task, *, soles, ground, loaded, root):
+    """One robot: heights of its soles, of the ground below them and of its root, and which feet bear load."""
+    state = standing(task, 1)
+    state.foot_pos[0, :, 2], state.foot_ground[0] = torch.tensor(soles), torch.tensor(ground)
+    state.foot_force[0, :, 2] = 160.0 * torch.tensor(loaded)
+    state.root_pos[0, 2] = root
+    return state
+
+
+@pytest.mark.parametrize(
+    ("soles", "ground", "loaded", "below"),
+    [
+        ([0.0, 0.3], [0.0, 0.22], [True, False], 0.0),  # a foot swings over the next tread
+        ([0.0, 0.22], [0.0, 0.22], [True, True], 0.0),  # two treads: the lower one
+        ([0.1, 0.22], [0.0, 0.22], [False, True], 0.22),  # the rear foot has left
+        ([0.3, 0.2], [0.0, -1.0], [False, False], -1.0),  # in the air: the lower foot's, a pit
+        ([0.0, 0.0], [0.0, -1.0], [False, True], 0.0),  # on an edge or on a filled pit: the sole's height
+        ([0.05, 0.0], [0.0, 0.0], [True, True], 0.0),  # on its toes
+    ],
+)
+def test_height_is_measured_from_the_ground_under_loaded_feet(soles, ground, loaded, below):
+    task = make_task("g1-parkour")
+    least = below + task.config.min_height * G1.standing_height
+    for root, falls in ((least + 0.01, False), (least - 0.01, True)):
+        state = on_ground(task, soles=soles, ground=ground, loaded=loaded, root=root)
+        assert state.ground_below().tolist() == pytest.approx([below])
+        assert task.terminated(state).tolist() == [falls]
+    state = on_ground(task, soles=soles, ground=ground, loaded=loaded, root=below + G1.standing_height + 0.1)
+    error = TERMS["height"](state, fresh_episode(task, 1), task.reward_context).item()
+    assert error == pytest.approx(0.01 if any(loaded) else 0.0, abs=1e-6)
+
+
+def test_what_follows_from_a_state_follows_its_changes(task):
+    state = standing(task)
+    assert state.foot_contact.all()
+    assert state.tilt.tolist() == [0.0, 0.0, 0.0]
+    lying = standing(task, 1)
+    lying.root_quat = torch.tensor([[0.5**0.5, 0.0, 0.5**0.5, 0.0]])
+    lying.foot_force = torch.zeros(1, 2, 3)
+    state.assign(torch.tensor([1]), vars(lying))
+    assert state.tilt.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
+    assert state.foot_contact.all(-1).tolist() == [True, False, True]
+    state.root_quat = standing(task).root_quat
+    assert state.tilt.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_foot_in_a_pit_ends_the_episode():
+    task = make_task("g1-parkour")
+    for depth, falls in ((0.35, False), (0.45, True)):
+        soles = [0.0, -depth]
+        state = on_ground(task, soles=soles, ground=[0.0, -1.0], loaded=[True, False], root=0.6)
+        assert task.terminated(state).tolist() == [falls]
+
+
+@pytest.mark.parametrize(("name", "degrees"), [("g1-flat", 36.9), ("g1-parkour", 64.2), ("walker-parkour", 64.2)])
+def test_terrain_allows_more_tilt(name, degrees):
+    task = make_task(name)
+    state = standing(task, 2)
+    for row, angle in enumerate((degrees - 1, degrees + 1)):
+        state.root_quat[row] = quaternion((0, 1, 0), math.radians(angle))
+    assert task.terminated(state).tolist() == [False, True]
+
+
+def test_the_papers_curriculum_is_a_task_of_its_own():
+    ours, paper = TASKS["g1-parkour"], TASKS["g1-parkour-paper"]
+    assert (paper.num_levels, paper.first_difficulty, paper.demote_on_fall, paper.redraw_solved) == (6, 0, True, False)
+    assert set(ours.terrains) - set(paper.terrains) == {"flat"}
+    assert paper.rewards == ours.rewards
+    assert "walker-parkour-paper" in TASKS
+
+
+def test_commands_stay_in_range_and_some_stand():
+    task = make_task("g1-flat")
+    command, steps = task.sample_command(5000, torch.Generator().manual_seed(0))
+    config = task.config
+    for column, (low, high) in enumerate((config.command_x, config.command_y, config.command_yaw)):
+        moving = command[(command != 0).any(-1), column]
+        assert moving.min() >= low
+        assert moving.max() <= high
+    assert (command == 0).all(-1).float().mean().item() == pytest.approx(0.05, abs=0.01)
+    assert steps.min() >= 200
+    assert steps.max() <= 400
+
+
+def test_course_commands_turn_back_to_the_heading():
+    task = make_task("g1-parkour")
+    state, episode = standing(task), fresh_episode(task)
+    state.root_quat[0] = quaternion((0, 0, 1), 0.3)
+    state.root_quat[1] = quaternion((0, 0, 1), -2.5)
+    assert task.steered(state, episode)[:, 2].tolist() == pytest.approx([-0.24, 0.8, 0.0], abs=1e-6)
+    flat = make_task("g1-flat")
+    episode.command[:, 2] = 0.4
+    assert flat.steered(state, episode)[:, 2].tolist() == pytest.approx([0.4] * 3)
+
+
+def test_dynamics_have_the_tables_ranges():
+    drawn = make_task("g1-parkour").sample_dynamics(5000, torch.Generator().manual_seed(0))
+    low, high = torch.tensor([[0.3, 1.0], [-1.0, 3.0], [-0.05, 0.05], [-0.05, 0.05], [-0.01, 0.01]]).unbind(-1)
+    assert (drawn >= low).all()
+    assert (drawn <= high).all()
+    assert torch.allclose(drawn.amin(0), low, atol=0.01)
+    assert torch.allclose(drawn.amax(0), high, atol=0.01)
+
+
+def test_action_zero_is_the_stance_and_scales_are_the_motors(task):
+    targets = task.targets(torch.zeros(1, 29))
+    assert torch.equal(targets[0], task.default_pos)
+    one = task.targets(torch.ones(1, 29))[0] - task.default_pos
+    knee = G1.joint_names.index("left_knee_joint")
+    assert one[knee].item() == pytest.approx(0.25 * 139 / (0.025101925 * (20 * math.pi) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": {"nonsense": 1.0}}, "no reward term 'nonsense'"),
+        ({"proprio": ("smell",)}, "no proprioception 'smell'"),
+        ({"num_levels": 1}, "num_levels must be at least 2"),
+        ({"terrains": ("ice",)}, "no terrain 'ice'"),
+        ({"first_difficulty": 1.5}, "first_difficulty must be at least 0 and at most 1, got 1.5"),
+        ({"demote_below": -0.1}, "demote_below must be at least 0 and at most 1, got -0.1"),
+        ({"soft_until": -1}, "soft_until must be at least 0, got -1"),
+        ({"pit_depth": float("nan")}, "pit_depth must be at least 0 and at most 1, got nan"),
+    ],
+)
+def test_wrong_task_settings_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(TASKS["g1-flat"], **change)
+
+
+def test_joint_patterns_must_match_once():
+    with pytest.raises(ValueError, match="knee: expected one matching pattern, found 2"):
+        by_pattern(("knee",), {"kn.*": 1.0, ".*ee": 2.0})
+    with pytest.raises(ValueError, match="hip: expected one matching pattern, found 0"):
+        by_pattern(("hip",), {"knee": 1.0})
+
+
+def test_robot_tables_must_have_an_entry_for_each_joint():
+    with pytest.raises(ValueError, match="motors has 0 entries for 2"):
+        RobotSpec("r", ("a", "b"), (), (0.0, 0.0), (1.0, 1.0), 1.0, ("f",), (0, 0, 0), "t")
+    assert replace(G1, sole_points=()).sole_points == (G1.sole,)
+
+
+def test_motor_gains_are_those_of_the_response_they_promise():
+    motor = Motor.of_rotor(0.01, 50.0)
+    omega = 2 * math.pi * 10
+    assert motor.stiffness / motor.armature == pytest.approx(omega**2)
+    assert motor.damping / (2 * math.sqrt(motor.stiffness * motor.armature)) == pytest.approx(2.0)
