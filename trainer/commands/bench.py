@@ -43,6 +43,12 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="TASK", help="for --engine")
     parser.add_argument("--num-envs", type=int, default=256, help="parallel environments")
     parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="simulator threads for --engine; a process of p3 train has one, and there is one process a core",
+    )
+    parser.add_argument(
         "--repeats", type=int, default=3, help="of an update the best of so many, of the engine their mean"
     )
     parser.add_argument(
@@ -50,8 +56,8 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
     )
     parser.add_argument("--out", type=Path, help="also write the numbers here, as JSON")
     options = parser.parse_args(list(arguments))
-    if options.num_envs < 1 or options.repeats < 1:
-        parser.error("--num-envs and --repeats: expected at least 1")
+    if min(options.num_envs, options.repeats, options.threads) < 1:
+        parser.error("--num-envs, --repeats and --threads: expected at least 1")
     if options.out is not None and not options.out.parent.is_dir():
         parser.error(f"--out: no directory {options.out.parent}")
     unknown = [name for name in options.tasks if name not in TASKS]
@@ -59,7 +65,7 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
         parser.error(f"--tasks: no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}")
     results: dict[str, Any] = {}
     if options.engine:
-        results["engine"] = bench_engine(options.tasks, options.num_envs, options.repeats)
+        results["engine"] = bench_engine(options.tasks, options.num_envs, options.repeats, options.threads)
     if options.update:
         results["update"] = bench_update(options.num_envs, options.repeats)
         if options.profile:
@@ -69,15 +75,20 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
     return 0
 
 
-def bench_engine(tasks: Sequence[str], num_envs: int, repeats: int, steps: int = 50) -> dict[str, dict[str, float]]:
+def bench_engine(
+    tasks: Sequence[str], num_envs: int, repeats: int, threads: int = 1, steps: int = 50
+) -> dict[str, dict[str, float]]:
     """Control steps/s of `mujoco.rollout` alone, and of the environment, on the same states and controls."""
     from trainer.engines.env import LocomotionEnv, one_thread  # noqa: PLC0415  the kernels' benchmark needs no simulator
     from trainer.tasks import make_task  # noqa: PLC0415
 
-    print(f"{'task':16} {'simulator':>10} {'with task':>10} {'share':>7}   control steps/s, {num_envs} environments")
+    print(
+        f"{'task':16} {'simulator':>10} {'with task':>10} {'share':>7}   control steps/s,"
+        f" {num_envs} environments on {threads} thread{'s' if threads > 1 else ''}"
+    )
     results = {}
     for name in tasks:
-        env = LocomotionEnv(make_task(name), num_envs, seed=0)
+        env = LocomotionEnv(make_task(name), num_envs, seed=0, num_threads=threads)
         engine = env.engine
         generator = torch.Generator().manual_seed(0)
         seconds = {"simulator": 0.0, "task": 0.0}

@@ -52,7 +52,7 @@ def test_profile_names_the_moments():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--num-envs", "0"], "--num-envs and --repeats: expected at least 1"),
+        (["--num-envs", "0"], "--num-envs, --repeats and --threads: expected at least 1"),
         (["--tasks", "g2-flat"], "--tasks: no task g2-flat; the tasks are g1-flat"),
         (["--out", "/nowhere/numbers.json"], "--out: no directory /nowhere"),
     ],
