@@ -106,6 +106,59 @@ def test_interrupt_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "p3 info: interrupted\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ValueError("--gamma: expected 0 to 1, got 3"), 2, "p3 info: --gamma: expected 0 to 1, got 3\n"),
+        (PermissionError(13, "Permission denied", "a/b"), 2, "p3 info: a/b: Permission denied\n"),
+        (OSError("no room"), 2, "p3 info: no room\n"),
+        (ImportError("cannot import name 'x'"), 2, "p3 info: cannot import name 'x'\n"),
+        (MemoryError(), 2, "p3 info: not enough memory\n"),
+        (KeyError("secret"), 1, "p3 info: a fault of this program, KeyError in "),
+    ],
+)
+def test_errors_end_in_one_line(error, code, message, monkeypatch, capsys):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(info, "main", fails)
+    assert cli.main(["info"]) == code
+    said = capsys.readouterr().err
+    assert said.startswith(message)
+    assert said.count("\n") == 1
+    monkeypatch.setenv("P3_TRACEBACK", "1")
+    assert cli.main(["info"]) == code
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_interrupt_while_importing(wrapped, monkeypatch, capsys):
+    """Torch takes seconds to import, in which Ctrl-C is likely; an extension may make another error of it."""
+
+    def interrupted(_):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as stop:
+            if wrapped:
+                raise ImportError("initialization failed") from stop
+            raise
+
+    monkeypatch.setattr(cli.importlib, "import_module", interrupted)
+    assert cli.main(["train"]) == 130
+    assert capsys.readouterr().err == "p3 train: interrupted\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_disk_is_one_line():
+    command = [sys.executable, "-m", "trainer.cli", "info"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=300, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "p3 info: No space left on device\n"
+
+
 def test_info_json_has_the_facts():
     done = p3("info", "--json", P3_CHECK_VALUES="1")
     assert done.returncode == 0, done.stderr

@@ -2,19 +2,26 @@
 
 A subcommand is a module with `main(arguments, prog) -> exit code` and its own parser; it is imported only when it is
 asked for, so `p3 --help` is instant and one command's missing dependency is no other command's problem.
+
+This is also the one place where errors end. A command raises what names the argument (`ValueError`, `OSError`,
+`ImportError`), and the user reads one line; so does whoever presses Ctrl-C or closes a pipe. Anything else is a fault
+of ours, which says so; P3_TRACEBACK=1 shows where.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
+import contextlib
 import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
+
+from trainer.names import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -89,41 +96,90 @@ def main(arguments: Sequence[str] | None = None, before: Callable[[], None] = la
         before: Called once the command is imported; what interrupts it interrupts the command.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser()
-    name = parser.parse_args(arguments[:1]).command  # only the first word is ours
-    if name is None:
-        parser.error(f"expected a command: {', '.join(COMMANDS)}")
-    if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        parser.error(f"no command {name!r}{hint}; the commands are {', '.join(COMMANDS)}")
-    for variable, value in COMMANDS[name].environment:
-        os.environ.setdefault(variable, value)
-    try:
-        module = importlib.import_module(COMMANDS[name].module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in ("trainer", "p3kernels"):
-            raise  # ours: a fault, not a missing package
-        missing = error.name or ""
-        extra = "deploy" if missing.startswith("cyclonedds") else "export" if missing.startswith("onnx") else "train"
-        print(
-            f"p3 {name}: needs {error.name}, which is not installed; run: pip install 'p3kernels[{extra}]'",
-            file=sys.stderr,
-        )
-        return 2
+    name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
     try:
         try:
+            if not name:
+                _refuse(arguments[:1])  # only the first word is ours
+            for variable, value in COMMANDS[name].environment:
+                os.environ.setdefault(variable, value)
+            module = importlib.import_module(COMMANDS[name].module)
             before()
             return module.main(arguments[1:], prog=f"p3 {name}")
         finally:
             sys.stdout.flush()  # what is still held back may meet a closed pipe: here, not at the interpreter's end
-    except KeyboardInterrupt:
-        if os.environ.get("RANK", "0") == "0":  # of several processes one says it
-            print(f"p3 {name}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader, `head` say, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
+    except (Exception, KeyboardInterrupt) as error:
+        return _ended(error, f"p3 {name}".strip())
+
+
+def _refuse(arguments: Sequence[str]) -> NoReturn:
+    """Help, the version, or what is wrong with the first word; exits."""
+    parser = _parser()
+    name = parser.parse_args(arguments).command
+    if name is None:
+        parser.error(f"expected a command: {', '.join(COMMANDS)}")
+    parser.error(f"no command {name!r}{did_you_mean(name, COMMANDS)}; the commands are {', '.join(COMMANDS)}")
+
+
+def _ended(error: BaseException, prog: str) -> int:
+    """Tells why a command ended, in one line; returns 2 for what the user can mend, 1 for a fault."""
+    _close_broken_output()
+    if isinstance(error, BrokenPipeError):  # the reader, `head` say, has enough
         return 128 + signal.SIGPIPE
+    if _was_interrupted(error):
+        if os.environ.get("RANK", "0") == "0":  # of several processes one says it
+            _tell(f"{prog}: interrupted")
+        return 130
+    if os.environ.get("P3_TRACEBACK") == "1":
+        traceback.print_exception(error)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in ("trainer", "p3kernels"):
+        missing = error.name or ""
+        extra = "deploy" if missing.startswith("cyclonedds") else "export" if missing.startswith("onnx") else "train"
+        _tell(f"{prog}: needs {missing}, which is not installed; run: pip install 'p3kernels[{extra}]'")
+        return 2
+    if isinstance(error, MemoryError):
+        _tell(f"{prog}: not enough memory{': ' if str(error) else ''}{error}")
+        return 2
+    if isinstance(error, ValueError | OSError | ImportError) and not isinstance(error, ModuleNotFoundError):
+        _tell(f"{prog}: {_sentence(error)}")
+        return 2
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    _tell(
+        f"{prog}: a fault of this program, {type(error).__name__} in {where.filename}, line {where.lineno}:"
+        f" {error}; P3_TRACEBACK=1 shows how it came about. Please report it"
+    )
+    return 1
+
+
+def _sentence(error: Exception) -> str:
+    """The message; of an error of the system the file and the reason, without its number."""
+    if isinstance(error, OSError) and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is at the bottom of it: an extension that is interrupted while it loads may wrap it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _close_broken_output() -> None:
+    """Sends what a full disk or a closed pipe does not take nowhere, or Python complains again at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _tell(message: str) -> None:
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -49,9 +49,13 @@ class Containment:
         rank, text = found[0]
         return text if rank == 0 else f"{text} (rank {rank})"
 
+    def broken_weights(self) -> str | None:
+        """The first tensor of networks or optimiser that is not finite, on whichever rank; None where all are."""
+        return self._first_told(self._good.first_nonfinite())
+
     def _mend_weights(self, when: str) -> None:
         """The last good weights in place of broken ones."""
-        broken = self._first_told(self._good.first_nonfinite())
+        broken = self.broken_weights()
         if broken is None:
             return
         self._good.restore()

@@ -21,7 +21,6 @@ What differs from rsl_rl's PPO, and why:
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -40,6 +39,7 @@ from trainer.algorithms.finite import LastGoodWeights
 from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.mirroring import Mirroring, Symmetry, share_of, symmetry_of
+from trainer.algorithms.plug_in import read_config
 from trainer.algorithms.rows import rows_of
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 from trainer.models.actor import LatentActor, observation_sets
@@ -138,12 +138,12 @@ class P3PPO(Containment, PPO):
 
     @staticmethod
     def construct_algorithm(obs: TensorDict, env: VecEnv, cfg: dict, device: str) -> P3PPO:
-        """Builds actor, critic, storage and algorithm from an rsl_rl config, which stays as it is."""
-        cfg = copy.deepcopy(cfg)
+        """Builds actor, critic, storage and algorithm from an rsl_rl config: `trainer.algorithms.plug_in`."""
+        cfg = read_config(cfg)
         algorithm, actor_cfg, critic_cfg = cfg["algorithm"], cfg["actor"], cfg["critic"]
-        algorithm_class = resolve_callable(algorithm.pop("class_name"))
-        actor_class = resolve_callable(actor_cfg.pop("class_name"))
-        critic_class = resolve_callable(critic_cfg.pop("class_name"))
+        algorithm_class, actor_class, critic_class = (
+            part.pop("class_name") for part in (algorithm, actor_cfg, critic_cfg)
+        )
         symmetry_cfg = algorithm.pop("symmetry_cfg", None)
         algorithm["mirror_share"] = share_of(algorithm.get("mirror_share"), symmetry_cfg)
         if algorithm["mirror_share"] > 0:
@@ -155,7 +155,7 @@ class P3PPO(Containment, PPO):
         stored["next_proprio"] = torch.zeros_like(obs[actor.obs_groups[0]])
         stored["next_valid"] = torch.zeros(obs.batch_size[0], 1, device=obs.device)
         storage = RolloutStorage("rl", env.num_envs, cfg["num_steps_per_env"], stored, [env.num_actions], device)
-        return algorithm_class(actor, critic, storage, device=device, **algorithm, multi_gpu_cfg=cfg.get("multi_gpu"))
+        return algorithm_class(actor, critic, storage, device=device, **algorithm, multi_gpu_cfg=cfg["multi_gpu"])
 
     def act(self, obs: TensorDict) -> Tensor:
         """Actions [E, A] of the policy, stored with what has to be remembered of them."""

@@ -44,11 +44,14 @@ class LatentActor(nn.Module, abc.ABC):
         obs: Observation groups, for their sizes.
         obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold `groups`.
         obs_set: "actor".
-        groups: Names of the groups that the actor reads; the proprioception first, the exteroception last.
-        scan_shape: Rows and columns of the exteroception.
+        groups: Names of the groups that the actor reads: those of `body_groups`, and the exteroception's after them
+            where there is one. None for the usual names, with "extero" where the observation set has it.
+        scan_shape: Rows and columns of the exteroception; nothing to an actor without it.
         obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
     """
 
+    body_groups: tuple[str, ...] = ("proprio", "history")
+    """The usual names of the groups that it reads beside the exteroception; the proprioception is the first."""
     is_recurrent: bool = False
     mlp: nn.Sequential
     log_std: nn.Parameter
@@ -60,29 +63,49 @@ class LatentActor(nn.Module, abc.ABC):
         obs: TensorDict,
         obs_groups: Mapping[str, Sequence[str]],
         obs_set: str,
-        groups: Sequence[str],
+        groups: Sequence[str] | None,
         scan_shape: Sequence[int],
         obs_normalization: bool,
     ) -> None:
         super().__init__()
-        missing = [name for name in groups if name not in obs_groups[obs_set]]
-        if missing:
-            raise ValueError(f"obs_groups[{obs_set!r}]: expected the groups {list(groups)}, missing {missing}")
-        self.obs_groups = list(groups)
-        self.proprio_size, self.scan_size = obs[groups[0]].shape[-1], obs[groups[-1]].shape[-1]
-        self.scan_shape = (scan_shape[0], scan_shape[1])
-        if math.prod(self.scan_shape) != self.scan_size:
-            points = math.prod(self.scan_shape)
-            raise ValueError(
-                f"scan_shape: {self.scan_shape} has {points} points, the group {groups[-1]!r} {self.scan_size}"
-            )
-        self.obs_dim = sum(obs[name].shape[-1] for name in groups)
+        self.obs_groups = self._groups_read(groups, obs_groups[obs_set], obs_set)
+        self.scan_group = self.obs_groups[-1] if len(self.obs_groups) > len(self.body_groups) else None
+        self.proprio_size, self.scan_size, self.scan_shape = obs[self.obs_groups[0]].shape[-1], 0, None
+        if self.scan_group is not None:
+            self.scan_size = obs[self.scan_group].shape[-1]
+            self.scan_shape = _grid(scan_shape, self.scan_group, self.scan_size)
+        self.obs_dim = sum(obs[name].shape[-1] for name in self.obs_groups)
         self.proprio_normalizer = EmpiricalNormalization(self.proprio_size) if obs_normalization else nn.Identity()
-        self.scan_normalizer = EmpiricalNormalization(self.scan_size) if obs_normalization else nn.Identity()
+        has_statistics = obs_normalization and self.scan_group is not None
+        self.scan_normalizer = EmpiricalNormalization(self.scan_size) if has_statistics else nn.Identity()
         self.estimator: Estimator = LatentMean()
         self.latent_noise: LatentNoise | None = None
         self.ranks = ONE_RANK
         self._policy: Policy | None = None
+
+    def _groups_read(self, groups: Sequence[str] | None, present: Sequence[str], obs_set: str) -> list[str]:
+        """The names of the groups that the actor reads, checked against the observation set."""
+        if groups is None:
+            groups = [*self.body_groups, *(name for name in ("extero",) if name in present)]
+        if len(groups) - len(self.body_groups) not in (0, 1):
+            expected = ", ".join(self.body_groups)
+            raise ValueError(f"groups: expected the names of {expected} and, if there is one, the scan, got {groups}")
+        missing = [name for name in groups if name not in present]
+        if missing:
+            raise ValueError(f"obs_groups[{obs_set!r}]: expected the groups {list(groups)}, missing {missing}")
+        unread = [name for name in present if name not in (*groups, "history")]
+        if unread:
+            raise ValueError(
+                f"obs_groups[{obs_set!r}]: {type(self).__name__} reads {list(groups)} and nothing of {unread};"
+                " name the groups that it has to read in its setting `groups`"
+            )
+        return list(groups)
+
+    def scan_of(self, obs: TensorDict) -> Tensor:
+        """The exteroception [B, S], normalised; [B, 0] without one."""
+        if self.scan_group is None:
+            return obs[self.obs_groups[0]][..., :0]
+        return self.scan_normalizer(obs[self.scan_group])
 
     def _make_policy_network(self, inputs: int, hidden_dims: Sequence[int], outputs: int, init_std: float) -> None:
         if not init_std > 0:
@@ -178,10 +201,12 @@ class LatentActor(nn.Module, abc.ABC):
 
     def update_normalization(self, obs: TensorDict) -> None:
         """Moves the statistics by observations [B]. P3PPO calls it after an update, never within a rollout."""
-        if isinstance(self.proprio_normalizer, EmpiricalNormalization):
-            assert isinstance(self.scan_normalizer, EmpiricalNormalization)
-            self.proprio_normalizer.update(obs[self.obs_groups[0]])
-            self.scan_normalizer.update(obs[self.obs_groups[-1]])
+        for normalizer, group in (
+            (self.proprio_normalizer, self.obs_groups[0]),
+            (self.scan_normalizer, self.scan_group),
+        ):
+            if isinstance(normalizer, EmpiricalNormalization):
+                normalizer.update(obs[group])
 
     @property
     def current_policy(self) -> Policy:
@@ -228,6 +253,15 @@ class LatentActor(nn.Module, abc.ABC):
 
     def detach_hidden_state(self, dones: Tensor | None = None) -> None:
         """Nothing to detach."""
+
+
+def _grid(shape: Sequence[int], group: str, points: int) -> tuple[int, int]:
+    """Rows and columns of a scan, checked."""
+    if len(shape) != 2 or min(shape) < 1:
+        raise ValueError(f"scan_shape: expected rows and columns of the group {group!r}, got {tuple(shape)}")
+    if math.prod(shape) != points:
+        raise ValueError(f"scan_shape: {tuple(shape)} has {math.prod(shape)} points, the group {group!r} {points}")
+    return shape[0], shape[1]
 
 
 def observation_sets(obs: TensorDict, sets: dict[str, list[str]]) -> dict[str, list[str]]:

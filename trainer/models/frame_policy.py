@@ -50,6 +50,39 @@ class DeployedFramePolicy(nn.Module):
         return ["actions"]
 
 
+class DeployedBlindFramePolicy(nn.Module):
+    """The same of a robot without a scan; arguments as for `DeployedFramePolicy`."""
+
+    is_recurrent = False
+
+    def __init__(self, actor: LatentActor, encoder: Encoder | None) -> None:
+        super().__init__()
+        self.policy = DeployedFramePolicy(actor, encoder)
+
+    def forward(self, proprio: Tensor) -> Tensor:
+        """Action [B, A] of proprio [B, P], not normalised."""
+        return self.policy(proprio, proprio[:, :0])
+
+    def get_dummy_inputs(self) -> tuple[Tensor]:
+        """Zeros of the right shape, for tracing."""
+        return self.policy.get_dummy_inputs()[:1]
+
+    @property
+    def input_names(self) -> list[str]:
+        """As in `forward`."""
+        return ["proprio"]
+
+    @property
+    def output_names(self) -> list[str]:
+        """["actions"]."""
+        return ["actions"]
+
+
+def deployed_frame_policy(actor: LatentActor, encoder: Encoder | None) -> nn.Module:
+    """The policy of such an actor, with or without a scan; arguments as for `DeployedFramePolicy`."""
+    return (DeployedFramePolicy if actor.scan_group is not None else DeployedBlindFramePolicy)(actor, encoder)
+
+
 class _ScanItself(nn.Module):
     """Stands where an encoder would."""
 

@@ -43,7 +43,7 @@ class Encoder(nn.Module):
 
     Args:
         history_size: H·P, flattened.
-        scan_shape: Rows and columns of the height scan.
+        scan_shape: Rows and columns of the height scan; None without one, and then `extero_latent` has to be 0.
         proprio_latent: Size of the history's latent.
         extero_latent: Size of the scan's latent.
         hidden: Widths of the history's MLP.
@@ -56,7 +56,7 @@ class Encoder(nn.Module):
     def __init__(
         self,
         history_size: int,
-        scan_shape: tuple[int, int],
+        scan_shape: tuple[int, int] | None,
         proprio_latent: int = 10,
         extero_latent: int = 100,
         hidden: Sequence[int] = (256, 256),
@@ -72,6 +72,10 @@ class Encoder(nn.Module):
         moments = 2 if stochastic else 1
         self.history = nn.Sequential(*mlp([history_size, *hidden]), nn.ELU())
         self.history_head = nn.Linear(hidden[-1], moments * proprio_latent + velocity_size)
+        self.scan: nn.Module = nn.Identity()  # of a scan without columns
+        self.scan_head: nn.Module = nn.Identity()
+        if scan_shape is None:
+            return
         half = tuple(_halved(size) for size in scan_shape)
         rows, columns = (_halved(size) for size in half)
         self.scan = nn.Sequential(
@@ -85,7 +89,7 @@ class Encoder(nn.Module):
         self.scan_head = nn.Linear(scan_hidden, moments * extero_latent)
 
     def forward(self, history: Tensor, scan: Tensor) -> Latent:
-        """history [B, H·P] and scan [B, rows·columns], both normalised."""
+        """history [B, H·P] and scan [B, rows·columns], both normalised; scan [B, 0] where there is none."""
         if torch.jit.is_scripting():
             proprio, extero = self.history_head(self.history(history)), self.scan_head(self.scan(scan))
         else:
@@ -106,28 +110,34 @@ class Decoder(nn.Module):
     Args:
         proprio_size: P.
         num_actions: A.
-        scan_shape: Rows and columns of the height scan.
+        scan_shape: Rows and columns of the height scan; None without one, and then `extero_latent` has to be 0.
         proprio_latent: Size of the history's latent.
         extero_latent: Size of the scan's latent.
         hidden: Widths of the MLP.
         channels: Of the two transposed convolutions, kernel 3, stride 2.
         scan_hidden: Width of the layer before them.
+        velocity_size: Columns of the velocity estimate; 0 for none.
     """
 
     def __init__(
         self,
         proprio_size: int,
         num_actions: int,
-        scan_shape: tuple[int, int],
+        scan_shape: tuple[int, int] | None,
         proprio_latent: int = 10,
         extero_latent: int = 100,
         hidden: Sequence[int] = (256, 256),
         channels: Sequence[int] = (8, 4),
         scan_hidden: int = 128,
+        *,
+        velocity_size: int = 3,
     ) -> None:
         super().__init__()
         self.split = (proprio_latent, extero_latent)
-        self.proprio = mlp([proprio_latent + 3 + num_actions, *hidden, proprio_size])
+        self.proprio = mlp([proprio_latent + velocity_size + num_actions, *hidden, proprio_size])
+        self.scan: nn.Module = nn.Identity()  # of a latent without columns
+        if scan_shape is None:
+            return
         half = tuple(_halved(size) for size in scan_shape)
         quarter = tuple(_halved(size) for size in half)
         self.scan = nn.Sequential(
@@ -141,7 +151,10 @@ class Decoder(nn.Module):
         )
 
     def forward(self, latent: Tensor, velocity: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Next proprioception [B, P] and scan [B, rows·columns] of latent [B, Z], velocity [B, 3], action [B, A]."""
+        """Next proprioception [B, P] and scan [B, rows·columns] of latent [B, Z], velocity [B, 3], action [B, A].
+
+        Without a scan or a velocity estimate those have no columns.
+        """
         proprio, extero = latent.split(self.split, -1)
         return run(torch.cat([proprio, velocity, action], -1), self.proprio), run(extero, self.scan)
 

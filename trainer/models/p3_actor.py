@@ -23,20 +23,23 @@ from trainer.models.reconstruction import KL_REDUCTIONS, Reconstruction, latent_
 class EncoderDecoderActor(LatentActor):
     """History and scan → latent and velocity estimate; the decoder reconstructs the next state and the scan.
 
+    A robot without a scan has no second latent, an environment that does not know the velocity no estimate of it.
+
     Args:
         obs: Observation groups, for their sizes.
-        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold the three groups below.
+        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold `groups`.
         obs_set: "actor".
         output_dim: A.
         hidden_dims: Widths of the policy network.
         init_std: Exploration noise at the beginning.
         scan_shape: Rows and columns of the exteroception.
         proprio_latent: Size of the history's latent.
-        extero_latent: Size of the scan's latent.
+        extero_latent: Size of the scan's latent; nothing without a scan.
         representation_coef: Weight of the representation's loss.
         obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
-        groups: Names of the proprioception, history and exteroception groups.
-        velocity_group: Observation group with the true velocity.
+        groups: Names of the proprioception, history and exteroception groups, the last one if there is a scan. None for
+            "proprio", "history", and "extero" where the observation set has it.
+        velocity_group: Observation group with the true velocity; None where no velocity is to be estimated.
     """
 
     stochastic = True
@@ -55,27 +58,41 @@ class EncoderDecoderActor(LatentActor):
         extero_latent: int = 100,
         representation_coef: float = 1.0,
         obs_normalization: bool = True,
-        groups: Sequence[str] = ("proprio", "history", "extero"),
-        velocity_group: str = "velocity",
+        groups: Sequence[str] | None = None,
+        velocity_group: str | None = "velocity",
     ) -> None:
         super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
-        if velocity_group not in obs.keys():  # noqa: SIM118  a TensorDict iterates over rows
-            raise ValueError(f"observations: expected the group {velocity_group!r} with the true velocity")
-        proprio, history = self.proprio_size, obs[groups[1]].shape[-1]
+        if velocity_group is not None and velocity_group not in obs.keys():  # noqa: SIM118  a TensorDict iterates over rows
+            raise ValueError(
+                f"observations: expected the group {velocity_group!r} with the true velocity; name another with the"
+                " actor's setting velocity_group, or none (null in YAML) to estimate no velocity"
+            )
+        proprio, history = self.proprio_size, obs[self.obs_groups[1]].shape[-1]
         if history % proprio:
             raise ValueError(f"history: expected a multiple of the proprioception's {proprio} columns, got {history}")
         self.frames, self.velocity_group = history // proprio, velocity_group
         self.representation_coef = representation_coef
-        self.encoder = Encoder(history, self.scan_shape, proprio_latent, extero_latent, stochastic=self.stochastic)
-        self.decoder = Decoder(proprio, output_dim, self.scan_shape, proprio_latent, extero_latent)
-        inputs = proprio + self.encoder.velocity_size + proprio_latent + extero_latent
+        extero_latent = 0 if self.scan_shape is None else extero_latent
+        velocity = 0 if velocity_group is None else obs[velocity_group].shape[-1]
+        self.encoder = Encoder(
+            history,
+            self.scan_shape,
+            proprio_latent,
+            extero_latent,
+            stochastic=self.stochastic,
+            velocity_size=velocity,
+        )
+        self.decoder = Decoder(
+            proprio, output_dim, self.scan_shape, proprio_latent, extero_latent, velocity_size=velocity
+        )
+        inputs = proprio + velocity + proprio_latent + extero_latent
         self._make_policy_network(inputs, hidden_dims, output_dim, init_std)
 
     def inputs(self, obs: TensorDict) -> tuple[Tensor, Tensor, Tensor]:
         """Normalised proprioception [B, P], history [B, H·P] and scan [B, S]."""
-        proprio, history, scan = (obs[name] for name in self.obs_groups)
+        proprio, history = (obs[name] for name in self.obs_groups[:2])
         frames = self.proprio_normalizer(history.unflatten(-1, (self.frames, -1)))
-        return self.proprio_normalizer(proprio), frames.flatten(-2), self.scan_normalizer(scan)
+        return self.proprio_normalizer(proprio), frames.flatten(-2), self.scan_of(obs)
 
     def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
         """The deterministic part of the policy's input [B, P + 3] and the latent distribution."""
@@ -85,11 +102,12 @@ class EncoderDecoderActor(LatentActor):
 
     def targets(self, observations: TensorDict) -> dict[str, Tensor]:
         """Next proprioception, its validity, scan (normalised) and true velocity."""
+        scan, next_proprio = self.scan_of(observations), observations["next_proprio"]
         return {
-            "next_proprio": self.proprio_normalizer(observations["next_proprio"]),
+            "next_proprio": self.proprio_normalizer(next_proprio),
             "next_valid": observations["next_valid"].squeeze(-1),
-            "scan": self.scan_normalizer(observations[self.obs_groups[2]]),
-            "velocity": observations[self.velocity_group],
+            "scan": scan,
+            "velocity": next_proprio[:, :0] if self.velocity_group is None else observations[self.velocity_group],
         }
 
     def reconstruct(self, sample: Tensor, latent: Latent, batch: Mapping[str, Any]) -> Reconstruction:
@@ -100,9 +118,9 @@ class EncoderDecoderActor(LatentActor):
         )
         return reconstruction(decoded, latent.velocity, next_proprio, next_valid, scan, velocity, self.ranks)
 
-    def as_jit(self) -> DeployedPolicy:
+    def as_jit(self) -> nn.Module:
         """The deployed policy, encoder and normalisers included."""
-        return DeployedPolicy(self)
+        return DeployedPolicy(self) if self.scan_group is not None else DeployedBlindPolicy(self)
 
 
 class P3Actor(EncoderDecoderActor):
@@ -153,7 +171,7 @@ class P3Actor(EncoderDecoderActor):
         errors = self.reconstruct(policy.latent(), latent, batch)
         kl = latent_kl(latent, self.encoder.proprio_latent, self.kl_reduction)
         return RepresentationLoss(
-            self.representation_coef * (errors.total() + self.beta * kl), {**vars(errors), "latent_kl": kl}
+            self.representation_coef * (errors.total() + self.beta * kl), {**errors.parts(), "latent_kl": kl}
         )
 
 
@@ -195,6 +213,38 @@ class DeployedPolicy(nn.Module):
     def input_names(self) -> list[str]:
         """As in `forward`."""
         return ["proprio", "history", "extero"]
+
+    @property
+    def output_names(self) -> list[str]:
+        """["actions"]."""
+        return ["actions"]
+
+
+class DeployedBlindPolicy(nn.Module):
+    """The same of a robot without a scan.
+
+    Args:
+        actor: Copied, not shared.
+    """
+
+    is_recurrent = False
+
+    def __init__(self, actor: EncoderDecoderActor) -> None:
+        super().__init__()
+        self.policy = DeployedPolicy(actor)
+
+    def forward(self, proprio: Tensor, history: Tensor) -> Tensor:
+        """Action [B, A] of proprio [B, P] and history [B, H·P], not normalised."""
+        return self.policy(proprio, history, proprio[:, :0])
+
+    def get_dummy_inputs(self) -> tuple[Tensor, Tensor]:
+        """Zeros of the right shapes, for tracing."""
+        return self.policy.get_dummy_inputs()[:2]
+
+    @property
+    def input_names(self) -> list[str]:
+        """As in `forward`."""
+        return ["proprio", "history"]
 
     @property
     def output_names(self) -> list[str]:

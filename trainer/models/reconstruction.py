@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from trainer.models.networks import Latent
@@ -16,12 +17,18 @@ class Reconstruction:
 
     proprio: Tensor
     """Of the next proprioception, over steps whose next one is known."""
-    scan: Tensor
-    velocity: Tensor
+    scan: Tensor | None
+    """None where the environment has no scan."""
+    velocity: Tensor | None
+    """None where no velocity is estimated."""
+
+    def parts(self) -> dict[str, Tensor]:
+        """Those that there are, by name."""
+        return {name: error for name, error in vars(self).items() if error is not None}
 
     def total(self) -> Tensor:
         """The paper's MSE(y) and the velocity's."""
-        return self.proprio + self.scan + self.velocity
+        return sum(self.parts().values(), torch.zeros((), device=self.proprio.device))
 
 
 def reconstruction(
@@ -36,19 +43,19 @@ def reconstruction(
     """Errors of the decoder and of the velocity estimate.
 
     Args:
-        decoded: Next proprioception [B, P] and scan [B, S] from a latent.
-        velocity: [B, 3], the estimate.
+        decoded: Next proprioception [B, P] and scan [B, S] from a latent; S is 0 without a scan.
+        velocity: [B, 3], the estimate; [B, 0] where there is none.
         next_proprio: [B, P], normalised.
         next_valid: [B]: 1 where `next_proprio` is the state that the step ended in, 0 where it is a new episode's.
         scan: [B, S], normalised.
-        true_velocity: [B, 3].
+        true_velocity: [B, 3], or [B, 0].
         ranks: Over which the mean is that of all valid steps.
     """
     error = (decoded[0] - next_proprio).square().mean(-1)
     return Reconstruction(
         proprio=ranks.masked_mean(error, next_valid),
-        scan=(decoded[1] - scan).square().mean(),
-        velocity=(velocity - true_velocity).square().mean(),
+        scan=(decoded[1] - scan).square().mean() if scan.shape[-1] else None,
+        velocity=(velocity - true_velocity).square().mean() if true_velocity.shape[-1] else None,
     )
 
 
@@ -69,4 +76,6 @@ def latent_kl(latent: Latent, proprio_latent: int, reduction: str = "mean") -> T
     kl = latent.kl_to_prior()
     if reduction == "sum":
         return kl.sum(-1).mean()
+    if kl.shape[-1] == proprio_latent:  # no scan, no second latent
+        return kl.mean()
     return 0.5 * (kl[:, :proprio_latent].mean() + kl[:, proprio_latent:].mean())

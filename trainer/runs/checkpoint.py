@@ -13,7 +13,7 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ _RSL_RL_KEYS = ("model_state_dict", "actor_state_dict", "actor_critic_state_dict
 
 
 class DamagedCheckpoint(ValueError):
-    """The file is empty, cut off, or not what was written: its content is lost."""
+    """The file is empty, cut off, not what was written, or holds weights that are no numbers: its content is lost."""
 
 
 class ForeignCheckpoint(ValueError):
@@ -95,7 +95,7 @@ def load_checkpoint(path: Path, task: str | None = None) -> dict[str, Any]:
     Raises:
         FileNotFoundError: There is none.
         OSError: It may not be read.
-        DamagedCheckpoint: It is empty, cut off or damaged.
+        DamagedCheckpoint: It is empty, cut off or damaged, or its weights are not finite.
         ForeignCheckpoint: It is something else; code in it was not run.
         ValueError: It is of another version or of another task, or lacks something.
     """
@@ -112,7 +112,25 @@ def load_checkpoint(path: Path, task: str | None = None) -> dict[str, Any]:
         raise ValueError(f"{path}: a checkpoint without {', '.join(missing)}")
     if task is not None and content["task"] != task:
         raise ValueError(f"{path}: of task {content['task']!r}, this run is {task!r}")
+    check_weights(path, content["algorithm"])
     return content
+
+
+def check_weights(path: Path, algorithm: Mapping[str, Any]) -> None:
+    """Refuses networks that are not numbers: nothing can be judged, exported or continued with them.
+
+    Args:
+        path: The file, for the message.
+        algorithm: What `P3PPO.save` gave, or a part of it.
+
+    Raises:
+        DamagedCheckpoint: Naming the first tensor that is not finite.
+    """
+    for network in ("actor", "critic"):
+        for name, value in algorithm.get(f"{network}_state_dict", {}).items():
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                kind = "NaN" if torch.isnan(value).any() else "an infinity"
+                raise DamagedCheckpoint(f"{path}: {network}.{name} has {kind}: of a training that broke, of no use")
 
 
 def read_torch_file(path: Path) -> Any:

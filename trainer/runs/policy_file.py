@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig, config_of
-from trainer.runs.checkpoint import read_torch_file, write_torch_file
+from trainer.runs.checkpoint import check_weights, read_torch_file, write_torch_file
 
 FORMAT = "p3-policy"
 VERSION = 1
@@ -72,6 +72,7 @@ def read_policy(path: Path) -> tuple[dict[str, Any], TrainConfig]:
         raise ValueError(f"{path}: a policy of version {found!r}; this trainer reads version {VERSION}")
     if missing := [key for key in KEYS if key not in content]:
         raise ValueError(f"{path}: a policy without {', '.join(missing)}")
+    check_weights(path, content["algorithm"])
     try:
         return content, config_of(content["settings"])
     except (ValueError, KeyError, TypeError) as error:

@@ -304,7 +304,14 @@ class Runner:
         self.env.generator.manual_seed(seed)
 
     def save(self, path: Path | None = None) -> Path:
-        """Writes a checkpoint of everything a bit-exact continuation needs, of all ranks."""
+        """Writes a checkpoint of everything a bit-exact continuation needs, of all ranks.
+
+        Raises:
+            Diverged: The weights are not finite. A checkpoint of them would hide the last good one.
+        """
+        broken = self.algorithm.broken_weights()
+        if broken is not None:
+            raise Diverged(f"iteration {self.iteration}: {broken}; it is not saved")
         path = path or checkpoint_path(self.run_dir, self.iteration)
         own = {"environment": self.env.state_dict(), **random_state(self.algorithm.device)}
         first, *others = self.ranks.gather(tree_map_only(Tensor, Tensor.cpu, own))

@@ -38,4 +38,4 @@ class AutoEncoderActor(EncoderDecoderActor):
     ) -> RepresentationLoss:
         """MSE(y) of decoding z."""
         errors = self.reconstruct(latent.mean, latent, batch)
-        return RepresentationLoss(self.representation_coef * errors.total(), dict(vars(errors)))
+        return RepresentationLoss(self.representation_coef * errors.total(), errors.parts())

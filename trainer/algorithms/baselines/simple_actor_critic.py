@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from p3kernels import LatentMean
 from trainer.algorithms.method import Method
 from trainer.models.actor import LatentActor
-from trainer.models.frame_policy import DeployedFramePolicy
+from trainer.models.frame_policy import deployed_frame_policy
 from trainer.models.networks import Latent
 
 
@@ -30,15 +30,18 @@ class SimpleActor(LatentActor):
 
     Args:
         obs: Observation groups, for their sizes.
-        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold the two groups below.
+        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold `groups`.
         obs_set: "actor".
         output_dim: A.
         hidden_dims: Widths of the policy network.
         init_std: Exploration noise at the beginning.
         scan_shape: Rows and columns of the exteroception.
         obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
-        groups: Names of the proprioception and exteroception groups.
+        groups: Names of the proprioception and, if there is a scan, exteroception groups. None for "proprio", and
+            "extero" where the observation set has it.
     """
+
+    body_groups = ("proprio",)
 
     def __init__(
         self,
@@ -50,18 +53,17 @@ class SimpleActor(LatentActor):
         init_std: float = 1.0,
         scan_shape: Sequence[int] = (11, 17),
         obs_normalization: bool = True,
-        groups: Sequence[str] = ("proprio", "extero"),
+        groups: Sequence[str] | None = None,
     ) -> None:
         super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
         self._make_policy_network(self.proprio_size + self.scan_size, hidden_dims, output_dim, init_std)
 
     def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
         """The normalised inputs [B, P + S], and a latent without columns."""
-        frame, scan = (obs[name] for name in self.obs_groups)
-        context = torch.cat([self.proprio_normalizer(frame), self.scan_normalizer(scan)], -1)
+        context = torch.cat([self.proprio_normalizer(obs[self.obs_groups[0]]), self.scan_of(obs)], -1)
         nothing = context[:, :0]
         return context, Latent(nothing, nothing, nothing)
 
     def as_jit(self) -> nn.Module:
         """The deployed policy, normalisers included."""
-        return DeployedFramePolicy(self, None)
+        return deployed_frame_policy(self, None)

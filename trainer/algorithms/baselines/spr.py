@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from p3kernels import LatentMean
 from trainer.algorithms.method import Method
 from trainer.models.actor import LatentActor, Policy, RepresentationLoss
-from trainer.models.frame_policy import DeployedFramePolicy
+from trainer.models.frame_policy import deployed_frame_policy
 from trainer.models.networks import Encoder, Latent, mlp
 
 
@@ -42,21 +42,24 @@ class SprActor(LatentActor):
 
     Args:
         obs: Observation groups, for their sizes.
-        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold the two groups below.
+        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold `groups`.
         obs_set: "actor".
         output_dim: A.
         hidden_dims: Widths of the policy network.
         init_std: Exploration noise at the beginning.
         scan_shape: Rows and columns of the exteroception.
         proprio_latent: Size of the frame's latent.
-        extero_latent: Size of the scan's latent.
+        extero_latent: Size of the scan's latent; nothing without a scan.
         representation_coef: Weight of the prediction's loss.
         prediction_steps: K.
         ema_decay: What the target keeps of itself at an optimiser step.
         dynamics_hidden: Widths of the dynamics model.
         obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
-        groups: Names of the proprioception and exteroception groups.
+        groups: Names of the proprioception and, if there is a scan, exteroception groups. None for "proprio", and
+            "extero" where the observation set has it.
     """
+
+    body_groups = ("proprio",)
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class SprActor(LatentActor):
         ema_decay: float = 0.99,
         dynamics_hidden: Sequence[int] = (256, 256),
         obs_normalization: bool = True,
-        groups: Sequence[str] = ("proprio", "extero"),
+        groups: Sequence[str] | None = None,
     ) -> None:
         super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
         if prediction_steps < 1:
@@ -83,6 +86,7 @@ class SprActor(LatentActor):
             raise ValueError(f"ema_decay: expected 0 <= ema_decay < 1, got {ema_decay}")
         self.representation_coef = representation_coef
         self.prediction_steps, self.ema_decay = prediction_steps, ema_decay
+        extero_latent = 0 if self.scan_shape is None else extero_latent
         self.encoder = Encoder(
             self.proprio_size, self.scan_shape, proprio_latent, extero_latent, stochastic=False, velocity_size=0
         )
@@ -93,16 +97,14 @@ class SprActor(LatentActor):
 
     def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
         """The frame [B, P], normalised, and z."""
-        frame, scan = (obs[name] for name in self.obs_groups)
-        frame = self.proprio_normalizer(frame)
-        return frame, self.encoder(frame, self.scan_normalizer(scan))
+        frame = self.proprio_normalizer(obs[self.obs_groups[0]])
+        return frame, self.encoder(frame, self.scan_of(obs))
 
     def targets(self, observations: TensorDict) -> dict[str, Tensor]:
         """Frames and scans, normalised."""
-        frame, scan = (observations[name] for name in self.obs_groups)
         return {
-            "frame": self.proprio_normalizer(frame),
-            "scan": self.scan_normalizer(scan),
+            "frame": self.proprio_normalizer(observations[self.obs_groups[0]]),
+            "scan": self.scan_of(observations),
         }
 
     def representation_loss(
@@ -135,4 +137,4 @@ class SprActor(LatentActor):
 
     def as_jit(self) -> nn.Module:
         """The deployed policy, encoder and normalisers included."""
-        return DeployedFramePolicy(self, self.encoder)
+        return deployed_frame_policy(self, self.encoder)

@@ -1,0 +1,213 @@
+"""The range of every setting of every command, in one table; what is outside is refused by name before anything starts.
+
+A command's settings are a dataclass, and the table has each of its numbers: a test holds it to that. What depends on
+several settings at once, or on files, is checked where it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`; never NaN, never an infinity.
+
+    Of a setting with several values each has to be in it, and there has to be one.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+    """Whether `low` itself is outside."""
+    below: bool = False
+    """Whether `high` itself is outside."""
+    even: bool = False
+    """Whether odd numbers are outside."""
+    may_be_empty: bool = False
+    """Of a setting with several values: none at all is right too."""
+
+    def __contains__(self, value: float) -> bool:
+        if not math.isfinite(value) or (self.even and value % 2):
+            return False
+        low = value > self.low if self.above else value >= self.low
+        return low and (value < self.high if self.below else value <= self.high)
+
+    def __str__(self) -> str:
+        kind = "an even number" if self.even else "a finite number"
+        if math.isinf(self.low) and math.isinf(self.high):
+            return kind
+        if math.isinf(self.high):
+            if self.above:
+                return "a positive number" if self.low == 0 else f"a number above {self.low:g}"
+            return f"{kind + ' of ' if self.even else ''}at least {self.low:g}"
+        low = f"above {self.low:g}" if self.above else f"{self.low:g}"
+        high = f"below {self.high:g}" if self.below else f"{self.high:g}"
+        return f"{kind + ', ' if self.even else ''}{low} {'and' if self.above or self.below else 'to'} {high}"
+
+
+NUMBER = Range()
+COUNT = Range(1, 1e9)
+COUNT_OR_NONE = Range(0, 1e9)
+NOT_NEGATIVE = Range(0)
+POSITIVE = Range(0, above=True)
+SHARE = Range(0, 1)
+SECONDS = Range(0, 1e6, above=True)
+SEED = Range(0, 2**31 - 1)
+"""Of torch, numpy and MuJoCo alike, with room for the numbers that ranks and rollbacks add."""
+THREADS = Range(1, 4096)
+WIDTH = Range(1, 65536)
+PIXELS = Range(16, 8192, even=True)
+
+_TRAINING = {
+    "num_envs": COUNT,
+    "iterations": COUNT,
+    "switch_at": Range(1, 1e9, may_be_empty=True),
+    "plateau_window": Range(2, 1e9),
+    "seed": SEED,
+    "max_minutes": Range(0, 1e7, above=True),
+    "save_interval": COUNT,
+    "keep_checkpoints": COUNT,
+    "eval_interval": COUNT_OR_NONE,
+    "eval_difficulty": SHARE,
+    "eval_episodes": COUNT,
+    "eval_seconds": SECONDS,
+    "rollback_after": COUNT,
+    "diagnose_interval": COUNT_OR_NONE,
+    "processes": THREADS,
+    "num_threads": THREADS,
+}
+_PPO = {
+    "gamma": SHARE,
+    "lam": SHARE,
+    "num_learning_epochs": COUNT,
+    "num_mini_batches": COUNT,
+    "entropy_coef": NOT_NEGATIVE,
+    "clip_param": Range(0, 1, above=True),
+    "dual_clip": Range(1, above=True),
+    "value_loss_coef": NOT_NEGATIVE,
+    "learning_rate": Range(0, 1, above=True),
+    "desired_kl": POSITIVE,
+    "max_grad_norm": POSITIVE,
+    "num_steps_per_env": COUNT,
+    "mirror_share": SHARE,
+}
+_MODEL = {
+    "hidden_dims": WIDTH,
+    "init_std": Range(0, 100, above=True),
+    "proprio_latent": WIDTH,
+    "extero_latent": WIDTH,
+    "beta": NOT_NEGATIVE,
+    "representation_coef": NOT_NEGATIVE,
+    "latent_noise_coef": NOT_NEGATIVE,
+    "latent_noise_target": POSITIVE,
+    "latent_init_scale": Range(0, 100),
+}
+_EVALUATION = {
+    "difficulty": SHARE,
+    "strengths": Range(0, 100),
+    "episodes": COUNT,
+    "seconds": SECONDS,
+    "seed": SEED,
+    "num_threads": THREADS,
+}
+_PLAY = {
+    "seconds": SECONDS,
+    "difficulty": SHARE,
+    "seed": SEED,
+    "port": Range(1, 65535),
+    "width": PIXELS,
+    "height": PIXELS,
+}
+_COMMAND = Range(-10, 10)
+"""Metres or radians a second that a robot is asked for."""
+_DEPLOY = {
+    "domain": Range(0, 232),
+    "command": _COMMAND,
+    "keep_heading": Range(0, 100),
+    "seconds": SECONDS,
+    "stand_seconds": SECONDS,
+    "damping": Range(0, 1000, above=True),
+    "mode_machine": Range(0, 255),
+    "lidar_mount": Range(-100, 100),
+    "odometry_latency": Range(0, 10),
+    "time_scale": Range(0, 1000, above=True),
+    "connect_seconds": SECONDS,
+}
+_ROBOT_SIM = {
+    "domain": Range(0, 232),
+    "seconds": SECONDS,
+    "difficulty": SHARE,
+    "seed": SEED,
+    "noise": Range(0, 1000),
+    "loss": SHARE,
+    "state_delay_ms": Range(0, 1e5),
+    "command_delay_ms": Range(0, 1e5),
+    "jitter_ms": Range(0, 1e5),
+    "motor_hz": Range(1, 1e5),
+    "speed": Range(0, 1000, above=True),
+    "mode_machine": Range(0, 255),
+    "odometry_drift": Range(0, 1),
+    "odometry_delay_ms": Range(0, 1e5),
+    "stop_after_damping": Range(0, 1e6),
+}
+_STUDY = {
+    "seeds": SEED,
+    "num_envs": COUNT,
+    "iterations": COUNT,
+    "jobs": THREADS,
+    "eval_difficulty": SHARE,
+    "eval_seconds": SECONDS,
+    "eval_episodes": COUNT,
+    "eval_seed": SEED,
+    "plateau_window": Range(2, 1e9),
+}
+RANGES: Mapping[str, Mapping[str, Range]] = {
+    "TrainConfig": _TRAINING,
+    "PpoConfig": _PPO,
+    "ModelConfig": _MODEL,
+    "EvalConfig": _EVALUATION,
+    "PlayConfig": _PLAY,
+    "DiagnoseConfig": {"num_envs": COUNT, "states": COUNT, "seed": SEED, "num_threads": THREADS},
+    "RunConfig": {"seconds": SECONDS, "command": _COMMAND, "difficulty": SHARE, "seed": SEED},
+    "DeployConfig": _DEPLOY,
+    "RobotSimConfig": _ROBOT_SIM,
+    "StudyConfig": _STUDY,
+}
+"""Class of a command's settings to name to range."""
+
+
+def check_ranges(settings: Any) -> None:
+    """Refuses the first setting that is out of its range.
+
+    Args:
+        settings: A command's settings, a dataclass; parts that are dataclasses are looked into.
+
+    Raises:
+        ValueError: Naming the option, what came and what was expected.
+    """
+    for name, value, expected in _numbers(settings):
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, tuple | list):
+            if not value and not expected.may_be_empty:
+                raise ValueError(f"{option}: expected at least one number, got none")
+            wrong = [each for each in value if each not in expected]
+            if wrong:
+                raise ValueError(f"{option}: expected {expected}, got {wrong[0]}")
+        elif value not in expected:
+            raise ValueError(f"{option}: expected {expected}, got {value}")
+
+
+def _numbers(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any, Range]]:
+    """Name, value and range of every number that is set."""
+    ranges = RANGES.get(type(settings).__name__, {})
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{field.name}.")
+        elif value is not None and field.name in ranges:
+            yield f"{prefix}{field.name}", value, ranges[field.name]
