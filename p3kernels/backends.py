@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from p3kernels.transforms import transformed
 
 BACKENDS = ("reference", "cpu", "triton", "cuda")
+OLDEST_CAPABILITY = (8, 0)
+"""The oldest compute capability that the Triton and CUDA kernels are compiled for."""
 
 
 @functools.cache
@@ -69,26 +72,50 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _triton_reason() -> str:
-    if not interpreting() and not torch.cuda.is_available():
+@functools.cache
+def _too_old(gpu: int) -> str | None:
+    """Why no kernel of ours can run on a GPU that torch knows, or None where it can."""
+    capability = torch.cuda.get_device_capability(gpu)
+    if capability >= OLDEST_CAPABILITY:
+        return None
+    named = f"{torch.cuda.get_device_name(gpu)} (sm_{capability[0]}{capability[1]})"
+    oldest = f"sm_{OLDEST_CAPABILITY[0]}{OLDEST_CAPABILITY[1]}"
+    return f"{named} is older than {oldest} (A100, RTX 30), the oldest GPU that the kernels are compiled for"
+
+
+def _gpu_reason(index: int | None) -> str | None:
+    return _too_old(torch.cuda.current_device() if index is None else index)
+
+
+def _triton_reason(index: int | None) -> str:
+    if interpreting():
+        return load_triton()[1]
+    if not torch.cuda.is_available():
         return "no CUDA device answers torch; on CPU tensors only triton's interpreter runs it (TRITON_INTERPRET=1)"
-    return load_triton()[1]
+    return _gpu_reason(index) or load_triton()[1]
 
 
-def _cuda_reason() -> str:
+def _cuda_reason(index: int | None) -> str:
     kernels, reason = load_cuda()
-    if kernels is not None and kernels.runs_on == "cuda" and not torch.cuda.is_available():
+    if kernels is None or kernels.runs_on != "cuda":
+        return reason
+    if not torch.cuda.is_available():
         return "no CUDA device answers torch; the kernels are built and wait for one"
-    return reason
+    return _gpu_reason(index) or reason
 
 
-def backend_reason(name: str) -> str:
-    """Either "available", or why the backend `name` cannot run here."""
+def backend_reason(name: str, index: int | None = None) -> str:
+    """Either "available", or why the backend `name` cannot run here.
+
+    Args:
+        name: One of `BACKENDS`.
+        index: The GPU to run on; None for the current one.
+    """
     if name == "cpu":
         return "available" if load_extension()[0] is not None else load_extension()[1]
     if name == "triton":
-        return _triton_reason()
-    return "available" if name == "reference" else _cuda_reason()
+        return _triton_reason(index)
+    return "available" if name == "reference" else _cuda_reason(index)
 
 
 # A compiled graph is made for one machine and one installation. torch.compiler.assume_constant_result sets this as
@@ -98,7 +125,7 @@ _cuda_device._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def available_backends() -> dict[str, str]:
-    """What can run on this machine.
+    """What can run on this machine, on the current GPU where there are several.
 
     Returns:
         name → "available" or the reason why not, for "reference", "cpu", "triton" and "cuda".
@@ -127,7 +154,7 @@ def choose_backend(backend: str | None, tensor: torch.Tensor, *others: Any) -> s
     source = "backend" if backend is not None else "P3_BACKEND"
     if requested not in BACKENDS:
         raise ValueError(f"{source}: expected one of {', '.join(BACKENDS)} or None, got {requested!r}")
-    reason = backend_reason(requested)
+    reason = backend_reason(requested, _gpu_of(tensor))
     if reason != "available":
         raise RuntimeError(f"{source}={requested!r} cannot run: {reason}")
     if inside_transform and requested != "reference":
@@ -160,10 +187,24 @@ def _fastest(tensor: torch.Tensor) -> str:
         if reason == "available":
             return "cpu"
     if tensor.device.type == "cuda" and tensor.dtype != torch.float64:
+        gpu = _gpu_of(tensor)
         for name in ("triton", "cuda"):
-            if backend_reason(name) == "available":
+            if backend_reason(name, gpu) == "available":
                 return name
+        if not torch.compiler.is_compiling():
+            _tell_of_the_reference(gpu)
     return "reference"
+
+
+def _gpu_of(tensor: torch.Tensor) -> int | None:
+    return tensor.device.index if tensor.device.type == "cuda" else None
+
+
+@functools.cache
+def _tell_of_the_reference(gpu: int | None) -> None:
+    """Once a GPU: that nothing faster than the reference runs on it, and why."""
+    reasons = "; ".join(f"{name}: {backend_reason(name, gpu)}" for name in ("triton", "cuda"))
+    warnings.warn(f"the ops run as plain torch (backend 'reference') on cuda:{gpu or 0}. {reasons}", stacklevel=2)
 
 
 def in_one_launch(chosen: str, backend: str | None, fits: Callable[[], bool]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -153,7 +154,7 @@ def test_triton_says_what_it_needs():
 
 def test_triton_on_cpu_tensors_only_in_the_interpreter(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(backends, "backend_reason", lambda name: "available")
+    monkeypatch.setattr(backends, "backend_reason", lambda name, index=None: "available")
     with pytest.raises(RuntimeError, match=r"'triton' cannot run: the tensors are on cpu.*TRITON_INTERPRET=1"):
         choose_backend("triton", torch.zeros(2))
     with pytest.raises(RuntimeError, match=r"'triton' cannot run: the tensors are on meta, not on a CUDA device$"):
@@ -176,16 +177,60 @@ def test_triton_on_cpu_tensors_only_in_the_interpreter(monkeypatch):
 def test_default_on_a_gpu(monkeypatch, dtype, available, expected):
     """Triton where it can run, else CUDA; float64, which they have not, stays with the reference."""
 
-    class OnGpu(torch.Tensor):
+    monkeypatch.setattr(backends, "backend_reason", lambda name, index=None: "available" if name in available else "no")
+    monkeypatch.setattr(backends, "_tell_of_the_reference", lambda gpu: None)
+    assert choose_backend(None, torch.zeros(1, dtype=dtype).as_subclass(OnGpu)) == expected
+
+
+class OnGpu(torch.Tensor):
+    """Says that it is on the second GPU."""
+
+    device = torch.device("cuda", 1)
+
+
+@pytest.fixture
+def t4_and_a100(monkeypatch):
+    """As on a machine whose first GPU is older than the kernels, with triton and the CUDA kernels installed."""
+    capabilities = [(7, 5), (8, 0)]
+    kernels = type("Kernels", (), {"runs_on": "cuda"})
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: capabilities[gpu])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda gpu: ("Tesla T4", "NVIDIA A100")[gpu])
+    monkeypatch.setattr(backends, "load_cuda", lambda: (kernels, "available"))
+    monkeypatch.setattr(backends, "load_triton", lambda: (True, "available"))
+    backends._too_old.cache_clear()
+    backends._tell_of_the_reference.cache_clear()
+    yield capabilities
+    backends._too_old.cache_clear()
+    backends._tell_of_the_reference.cache_clear()
+
+
+def test_an_old_gpu_is_told_of(t4_and_a100):
+    found = p3kernels.available_backends()
+    for name in ("triton", "cuda"):
+        assert found[name].startswith("Tesla T4 (sm_75) is older than sm_80")
+
+
+def test_an_old_gpu_gets_the_reference_and_one_line_why(t4_and_a100, recwarn):
+    class OnT4(OnGpu):
         device = torch.device("cuda", 0)
 
-    monkeypatch.setattr(backends, "backend_reason", lambda name: "available" if name in available else "no")
-    assert choose_backend(None, torch.zeros(1, dtype=dtype).as_subclass(OnGpu)) == expected
+    warnings.simplefilter("always")  # UserWarnings of the package are errors in tests
+    old, new = torch.zeros(1).as_subclass(OnT4), torch.zeros(1).as_subclass(OnGpu)
+    assert [choose_backend(None, old), choose_backend(None, old)] == ["reference", "reference"]
+    (told,) = recwarn
+    assert "run as plain torch (backend 'reference') on cuda:0. triton: Tesla T4 (sm_75)" in str(told.message)
+    with pytest.raises(RuntimeError, match=r"backend='triton' cannot run: Tesla T4 \(sm_75\) is older than sm_80"):
+        choose_backend("triton", old)
+    assert choose_backend(None, new) == "triton", "the GPU of the tensor decides, not the current one"
+    assert choose_backend("cuda", new) == "cuda"
 
 
 def test_one_launch_is_preferred_where_nobody_asked(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(backends, "backend_reason", lambda name: "available")
+    monkeypatch.setattr(backends, "backend_reason", lambda name, index=None: "available")
     assert in_one_launch("triton", None, lambda: True) == "cuda"
     assert in_one_launch("triton", None, lambda: False) == "triton"
     assert in_one_launch("triton", "triton", lambda: True) == "triton"
@@ -205,6 +250,7 @@ def test_cuda_kernels_say_why_they_do_not_run(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "no CUDA device answers torch" in p3kernels.available_backends()["cuda"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(backends, "_gpu_reason", lambda index: None)
     assert p3kernels.available_backends()["cuda"] == "available"
     with pytest.raises(RuntimeError, match=r"backend='cuda' cannot run: the tensors are on cpu, not on a CUDA device"):
         choose_backend("cuda", torch.zeros(2))

@@ -59,6 +59,9 @@ COMMANDS = {
     "report": Command("trainer.report.page", "write a run's report.html again"),
     "study": Command("trainer.commands.study", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.commands.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
+    "gpu-check": Command(
+        "trainer.commands.gpu_check", "check the kernels on this GPU: what works, how fast, what to send"
+    ),
     "info": Command("p3kernels.info", "what is installed here, and which backends can run and why the others cannot"),
 }
 

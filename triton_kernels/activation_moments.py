@@ -67,6 +67,7 @@ def _default() -> launch.Config:
     return INTERPRETER_CONFIG if launch.interpreted() else CONFIG
 
 
+@launch.fitting
 def forward(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the activation, float32, contiguous, of the shape of `mean`."""
     mean, var = mean.contiguous(), var.contiguous()
@@ -81,6 +82,7 @@ def forward(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Ten
     return out_mean, out_var
 
 
+@launch.fitting
 def backward(
     d_out_mean: Tensor,
     d_out_var: Tensor,

@@ -9,11 +9,11 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,10 +25,18 @@ SHIPPED_TABLE = Path(__file__).with_name("tuned.json")
 DEFAULT_ARCH = "sm_90"
 SMALLEST_BUCKET = 16
 LARGEST_BUCKET = 65536
+SMALLEST_BLOCK = 16
+"""What a matrix product of Triton's needs at least."""
+WHOLE = ("BLOCK_A",)
+"""Blocks that have to cover all of their dimension, and so cannot shrink."""
 
 _target: list[str] = []
 _forced: dict[str, Config] = {}
 _recorders: list[dict[str, Config]] = []
+_shrunk: dict[tuple[str, str], Config] = {}
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ def recorded() -> Iterator[dict[str, Config]]:
     try:
         yield answers
     finally:
-        _recorders.remove(answers)
+        _recorders[:] = [one for one in _recorders if one is not answers]  # equal ones may be another's
 
 
 def tuned(kernel: str, key: tuple[Any, ...], default: Config) -> Config:
@@ -137,17 +145,80 @@ def tuned(kernel: str, key: tuple[Any, ...], default: Config) -> Config:
 
     Returns:
         A new dict: the user's own measurement (`python -m triton_kernels.tune`), then the shipped table,
-        then `default`.
+        then `default`; made smaller where `fitting` found that it needs more than this GPU has.
     """
     name = entry_name(kernel, key)
     arch = _target[-1] if _target else _current_arch()
     found = _shipped().get(arch, {}).get(name, {})
     if not _target and _has_gpu():
         found = {**found, **_measured().get(device_name(), {}).get(name, {})}
-    config = {**default, **found, **_forced.get(name, {})}
+    fits = {} if _target else _shrunk.get((arch, name), {})
+    config = {**default, **found, **fits, **_forced.get(name, {})}
     for recorder in _recorders:
+        recorder.pop(name, None)  # the last entry is the last answer
         recorder[name] = dict(config)
     return config
+
+
+def fitting(launcher: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """A launcher that answers Triton's `OutOfResources` with smaller tiles, and remembers them for this process.
+
+    The whole launcher runs again, since grids and scratch memory follow from the tiles; it must not write into its
+    arguments. Of the configurations it asked for the last one shrinks first: it is that of the launch that failed.
+
+    Args:
+        launcher: Takes every configuration from `tuned`.
+    """
+
+    @functools.wraps(launcher)
+    def launch(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        while True:
+            with recorded() as answers:
+                try:
+                    return launcher(*arguments, **named)
+                except Exception as error:
+                    # By name: importing triton for its class would import it where nothing is launched.
+                    if type(error).__name__ != "OutOfResources" or not _shrink_last(answers):
+                        raise
+
+    return launch
+
+
+def shrunk() -> dict[str, Config]:
+    """The entries that `fitting` made smaller on this GPU in this process, and what they are now."""
+    arch = _current_arch()
+    return {name: dict(config) for (of, name), config in _shrunk.items() if of == arch}
+
+
+def smaller(config: Config) -> Config | None:
+    """A configuration that needs less shared memory: fewer stages, then half of its largest block; None at the end."""
+    if config.get("num_stages", 1) > 1:
+        return {**config, "num_stages": config["num_stages"] - 1}
+    blocks = {
+        name: size
+        for name, size in config.items()
+        if name.startswith("BLOCK") and name not in WHOLE and size > SMALLEST_BLOCK
+    }
+    if not blocks:
+        return None
+    largest = max(blocks, key=lambda name: blocks[name])
+    halved = {**config, largest: config[largest] // 2}
+    chunk = largest.replace("BLOCK", "CHUNK")
+    if chunk in halved:
+        halved[chunk] = min(halved[chunk], halved[largest])
+    return halved
+
+
+def _shrink_last(answers: Mapping[str, Config]) -> bool:
+    """Makes the last of the answers that can be smaller so; False where none can, or where somebody tries tiles out."""
+    if _forced:
+        return False
+    for name in reversed(list(answers)):
+        less = smaller(answers[name])
+        if less is not None:
+            _shrunk[_current_arch(), name] = less
+            return True
+    return False
 
 
 def entry_name(kernel: str, key: tuple[Any, ...]) -> str:
@@ -166,6 +237,11 @@ def cache_path() -> Path:
 def device_name() -> str:
     """The current GPU as the user's table names it, with its architecture."""
     return _device_facts(torch.cuda.current_device())[0]
+
+
+def measured_entries(device: str) -> frozenset[str]:
+    """The names of the user's own measurements on a GPU of this name."""
+    return frozenset(_measured().get(device, {}))
 
 
 def forget_tables() -> None:

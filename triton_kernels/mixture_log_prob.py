@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from triton_kernels.launch import AotCase, Config, row_bucket, tuned
+from triton_kernels.launch import AotCase, Config, fitting, row_bucket, tuned
 from triton_kernels.likelihood_costs import cost
 from triton_kernels.mixture_likelihood import _mixture_log_prob_bwd_kernel, _mixture_log_prob_fwd_kernel
 from triton_kernels.record import cases, recording, start
@@ -152,6 +152,7 @@ def std_parts(rows: int, actions: int, inputs: int, precision: str) -> int:
     return triton.cdiv(rows, _backward_config(rows, actions, inputs, precision)["BLOCK_B"])
 
 
+@fitting
 def forward(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
     """[B, A], [N, B, A], [A] | [B, A] → [B], float32."""
     means = near(means)
@@ -164,6 +165,7 @@ def forward(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
     return log_prob
 
 
+@fitting
 def backward(
     d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

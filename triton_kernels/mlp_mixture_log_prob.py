@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels import mixture_log_prob as likelihood
-from triton_kernels.launch import AotCase
+from triton_kernels.launch import AotCase, fitting
 from triton_kernels.likelihood_costs import cost
 from triton_kernels.record import Launch, cases, recording
 from triton_kernels.sampled_gradients import WeightGradient, latent_backward, linear_backward
@@ -167,6 +167,7 @@ class Network:
         return outputs
 
 
+@fitting
 def forward(problem: Problem) -> Tensor:
     """[B], float32."""
     p = problem
@@ -206,6 +207,7 @@ class Gradients:
     noise: Tensor | None
 
 
+@fitting
 def backward(problem: Problem, log_prob: Tensor, d_log_prob: Tensor, need_noise: bool) -> Gradients:
     """Gradients of `forward`; rows and parameters alike, tile by tile."""
     p = problem

@@ -167,6 +167,7 @@ def _saved_views(saved: Tensor, rows: int, widths: Sequence[int]) -> list[Moment
     return views
 
 
+@launch.fitting
 def forward(
     mean: Tensor,
     var: Tensor,
@@ -251,6 +252,7 @@ def _forward_in_one_launch(
     )
 
 
+@launch.fitting
 def backward(
     d_out_mean: Tensor,
     d_out_var: Tensor,

@@ -3,7 +3,8 @@
 A search by neighbours: from the configuration in use, every block size, the warps and the stages are halved, doubled
 or stepped one at a time; the fastest neighbour is the next start, until none is faster. A neighbour that does not
 compile, does not fit or gives other results is passed over. The whole pass is timed, so that a kernel is judged beside
-the others that it shares the cache with. What is found goes to the user's cache, where `launch.tuned` looks first.
+the others that it shares the cache with. What is found goes, entry by entry, to the user's cache, where `launch.tuned`
+looks first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -137,18 +139,39 @@ def save(path: Path, device: str, found: Mapping[str, Config]) -> None:
     launch.forget_tables()
 
 
-def tune(workloads: Mapping[str, Workload], repeats: int) -> dict[str, Config]:
-    """The configurations that beat the ones in use, by entry name."""
+def tune(
+    workloads: Mapping[str, Workload],
+    repeats: int,
+    keep: Callable[[str, Config], None] = lambda entry, config: None,
+    known: Collection[str] = (),
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> dict[str, Config]:
+    """The configurations that beat the ones in use, by entry name.
+
+    Args:
+        workloads: Passes that ask for configurations.
+        repeats: Timings of each configuration.
+        keep: Told of every entry as soon as its search is over, with the best configuration, new or not.
+        known: Entries that are left out.
+        out_of_time: Asked before every entry; True ends the search.
+    """
     found: dict[str, Config] = {}
+    seen = set(known)
     for name, workload in workloads.items():
         with launch.recorded() as in_use, launch.forced(found):
             workload()
         for entry, config in in_use.items():
+            if entry in seen:
+                continue
+            if out_of_time():
+                return found
+            seen.add(entry)
             with launch.forced(found):
                 best, after, before = climb(cost_of(workload, entry, repeats), config)
             print(
                 f"{name}: {entry} {before:.3f} -> {after:.3f} ms {best if best != config else 'as it was'}", flush=True
             )
+            keep(entry, best)
             if best != config:
                 found[entry] = best
     return found
@@ -162,9 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--batch", type=int, default=24576, metavar="B", help="rows (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="timings of each (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="begin no entry after so many")
+    parser.add_argument("--resume", action="store_true", help="leave out what the file has for this GPU already")
     options = parser.parse_args(arguments)
     if options.batch < 1 or options.repeats < 1:
         parser.error("--batch and --repeats: expected at least 1")
+    if not options.seconds > 0:
+        parser.error("--seconds: expected a positive number")
     if launch.interpreted():
         print(f"{parser.prog}: TRITON_INTERPRET=1 is set: there is nothing to tune; unset it", file=sys.stderr)
         return 2
@@ -173,11 +200,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from triton_kernels.workloads import workloads  # noqa: PLC0415  # imports triton
 
-    device = launch.device_name()
+    device, path = launch.device_name(), launch.cache_path()
     print(f"{device}, B = {options.batch}")
-    found = tune(workloads(options.batch, torch.device("cuda")), options.repeats)
-    save(launch.cache_path(), device, found)
-    print(f"{len(found)} entries written to {launch.cache_path()}")
+    known = launch.measured_entries(device) if options.resume else ()
+    end = time.monotonic() + options.seconds
+    written: list[str] = []
+
+    def keep(entry: str, config: Config) -> None:
+        save(path, device, {entry: config})
+        written.append(entry)
+
+    passes = workloads(options.batch, torch.device("cuda"))
+    found = tune(passes, options.repeats, keep, known, lambda: time.monotonic() > end)
+    rest = "; the time was up, --resume goes on" if time.monotonic() > end else ""
+    print(f"{len(written)} entries, {len(found)} of them faster than before, are in {path}{rest}")
     return 0
 
 

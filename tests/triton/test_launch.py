@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from triton_kernels import aot, launch
 
@@ -168,3 +169,73 @@ def test_every_shipped_entry_is_asked_for(arch):
     assert set(shipped) <= set(asked)
     for name, config in shipped.items():
         assert set(config) <= set(asked[name]), name
+
+
+class OutOfResources(Exception):
+    """As Triton's, by name."""
+
+
+@pytest.fixture
+def no_memory_of_tiles():
+    launch._shrunk.clear()
+    yield
+    launch._shrunk.clear()
+
+
+def test_smaller():
+    """Stages first: the grid stays; then the largest block, its chunk with it; never one that covers a dimension."""
+    config = {"BLOCK_ROWS": 32, "BLOCK_A": 64, "CHUNK_ROWS": 32, "num_warps": 4, "num_stages": 2}
+    fewer = launch.smaller(config)
+    assert fewer == {**config, "num_stages": 1}
+    assert launch.smaller(fewer) == {**fewer, "BLOCK_ROWS": 16, "CHUNK_ROWS": 16}
+    assert launch.smaller({**fewer, "BLOCK_ROWS": 16, "CHUNK_ROWS": 16}) is None
+
+
+def test_what_does_not_fit_shrinks_until_it_does(tables, no_memory_of_tiles):
+    tried = []
+
+    @launch.fitting
+    def launcher(rows: int) -> int:
+        config = launch.tuned("fwd", (rows,), DEFAULT)
+        tried.append(config)
+        if config["BLOCK_M"] * config["num_stages"] > 32:
+            raise OutOfResources
+        return config["BLOCK_M"]
+
+    assert launcher(7) == 32
+    assert [(one["BLOCK_M"], one["num_stages"]) for one in tried] == [(64, 2), (64, 1), (32, 1)]
+    assert launcher(7) == 32
+    assert len(tried) == 4, "what fits is remembered"
+    assert list(launch.shrunk()) == ["fwd(7)"]
+
+
+def test_what_can_never_fit_is_the_callers_problem(tables, no_memory_of_tiles):
+    @launch.fitting
+    def launcher() -> None:
+        launch.tuned("fwd", (), DEFAULT)
+        raise OutOfResources
+
+    with pytest.raises(OutOfResources):
+        launcher()
+
+
+@pytest.mark.parametrize("name", ["mlp_moments", "mlp_mixture_log_prob"])
+def test_results_do_not_depend_on_the_tiles(name, monkeypatch, no_memory_of_tiles):
+    """Every configuration as small as it gets, as on a GPU with little shared memory."""
+    from device_cases import MlpMixtureLogProbCases, MlpMomentsCases
+
+    cases = {"mlp_moments": MlpMomentsCases, "mlp_mixture_log_prob": MlpMixtureLogProbCases}[name]()
+    inputs = cases.make_inputs(cases.sizes["large"], torch.float32)
+    expected, tuned = cases.call(inputs), launch.tuned
+
+    def smallest(*arguments):
+        config = tuned(*arguments)
+        while (less := launch.smaller(config)) is not None:
+            config = less
+        return config
+
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("triton_kernels") and getattr(module, "tuned", None) is tuned:
+            monkeypatch.setattr(module, "tuned", smallest)
+    for got, value in zip(cases.call(inputs), expected, strict=True):
+        assert_close(got, value, rtol=1e-5, atol=1e-5)

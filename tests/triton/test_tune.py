@@ -101,6 +101,21 @@ def test_tuning_finds_what_a_launcher_asks_for_and_keeps_it(monkeypatch, tmp_pat
     assert [file.name for file in path.parent.iterdir()] == ["tuned.json"]
 
 
+def test_every_entry_is_kept_at_once_and_the_time_is_limited(monkeypatch):
+    """What is known is left out; before each entry the time is asked for; an entry that stays as it was is kept too."""
+
+    def workload():
+        for name in ("one", "two", "three"):
+            launch.tuned(name, (), START)
+        return [torch.ones(2)]
+
+    monkeypatch.setattr(tune, "_milliseconds", lambda _: 1.0)
+    kept, asked = {}, iter([False, True])
+    found = tune.tune({"pass": workload}, 1, kept.__setitem__, {"one()"}, lambda: next(asked))
+    assert found == {}
+    assert kept == {"two()": START}
+
+
 def test_results_are_compared():
     ones = [torch.ones(3)]
     assert tune.same_results([torch.ones(3) + 1e-6], ones)

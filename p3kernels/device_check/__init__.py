@@ -1,0 +1,1 @@
+"""What `p3 gpu-check` does: everything that can only be known on a GPU, as small steps that can be resumed."""
