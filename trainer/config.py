@@ -109,6 +109,9 @@ class TrainConfig:
     init_from: str | None = None
     """Begin with the weights and normalisers of this run directory or checkpoint, of any task and method whose networks
     and observations are the same; the optimiser is new, and the exploration noise too if --model.init-std is given."""
+    branch_from: str | None = None
+    """Go on from this checkpoint of another run (or its newest), environments, optimiser and counters included, in a
+    run directory of its own; what is not given, such as another --method, is that run's."""
     method: str = "p3"
     """p3 (mm, then mc15), an estimator of the marginal likelihood (mm, mcN, mcN-common, mcN-sobol, cm, cm-diagonal,
     cm-unscented, shared), several of them in phases joined by + (mm+shared), or a baseline: vae (one sample),

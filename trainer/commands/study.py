@@ -14,11 +14,13 @@ from typing import Annotated
 
 import tyro
 
+from trainer.commands import planned_study
 from trainer.config import TrainConfig, task_of
 from trainer.processes import cores
 from trainer.runs.metrics import replace_file
 from trainer.study import cost, scale
 from trainer.study.analysis import Analysis, analyse
+from trainer.study.arms import PLANS
 from trainer.study.conduct import conduct
 from trainer.study.figures import write_figures
 from trainer.study.plan import STUDIES, EvalSettings, Settings, Study
@@ -78,9 +80,9 @@ class StudyConfig:
 
 
 def _help(prog: str) -> str:
-    summaries = {name: study.summary for name, study in STUDIES.items()} | {
-        name: module.SUMMARY for name, module in COUNTS.items()
-    }
+    summaries = {name: plan.summary for name, plan in PLANS.items()}
+    summaries |= {name: study.summary for name, study in STUDIES.items()}
+    summaries |= {name: module.SUMMARY for name, module in COUNTS.items()}
     width = max(map(len, summaries)) + 2
     listing = "\n".join(f"  {name:<{width}}{text}" for name, text in summaries.items())
     return f"studies:\n{listing}\n\n'{prog} NAME --help' tells about one of them."
@@ -99,10 +101,12 @@ def main(arguments: Sequence[str], prog: str = "p3 study") -> int:
         epilog=_help(prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=[*STUDIES, *COUNTS], help="one of the studies below")
+    parser.add_argument("name", metavar="NAME", choices=[*PLANS, *STUDIES, *COUNTS], help="one of the studies below")
     name = parser.parse_args(list(arguments[:1])).name
     if name in COUNTS:
         return COUNTS[name].main(arguments[1:], prog=f"{prog} {name}")
+    if name in PLANS:
+        return planned_study.main(PLANS[name], arguments[1:], f"{prog} {name}")
     return _study(STUDIES[name], arguments, f"{prog} {name}")
 
 

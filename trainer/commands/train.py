@@ -22,6 +22,7 @@ from trainer.runs.directory import locked
 from trainer.runs.metrics import WandbSettings, WandbUnavailable, read_metrics
 from trainer.tasks import TASKS
 from trainer.tasks.settings import differences
+from trainer.training.branch import check_branch, settings_of_trunk
 from trainer.training.distributed import MEETING_POINT, LostRank, Ranks, is_launched, join, leave
 from trainer.training.interrupt import Interrupt, Interrupted
 from trainer.training.launch import launch
@@ -31,7 +32,13 @@ from trainer.training.warm_start import read_weights, with_sizes_of
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
     """Trains as the command line says, in as many processes as it says; returns as `run`."""
-    config, ranks = tyro.cli(TrainConfig, args=list(arguments), prog=prog), Ranks.from_environment()
+    ranks = Ranks.from_environment()
+    try:
+        config = parse(arguments, prog)
+    except (ValueError, OSError) as error:
+        if ranks.is_first:
+            print(f"{prog}: {error}", file=sys.stderr)
+        return 2
     if is_launched():
         torchrun = f"torchrun --nproc-per-node {ranks.local_size} -m trainer train"
         return run(config, prog if MEETING_POINT in os.environ else torchrun)
@@ -52,6 +59,19 @@ def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
         _tell_how_to_go_on(run_dir, prog)
         _conclude(run_dir, prog)
     return ended.code
+
+
+def parse(arguments: Sequence[str], prog: str = "p3 train") -> TrainConfig:
+    """The settings that a command line gives; of a branch, the others are its trunk's.
+
+    Raises:
+        FileNotFoundError: There is no such checkpoint to branch from.
+        ValueError: It cannot be branched from.
+    """
+    config = tyro.cli(TrainConfig, args=list(arguments), prog=prog)
+    if config.branch_from is None or config.resume:
+        return config
+    return tyro.cli(TrainConfig, args=list(arguments), prog=prog, default=settings_of_trunk(config.branch_from))
 
 
 def _say_what_is_idle(given: TrainConfig, settings: TrainConfig) -> None:
@@ -86,6 +106,8 @@ def run(config: TrainConfig, prog: str, make_env: EnvMaker = make_env) -> int:
             runner = Runner(config, _wandb(config) if ranks.is_first else None, make_env, ranks)
             if config.resume and ranks.from_first(lambda: latest_checkpoint(run_dir)) is not None:
                 print(f"continuing from {runner.restore()}")
+            elif config.branch_from is not None:
+                print(f"going on from {runner.branch()}, at iteration {runner.iteration}")
             elif config.init_from is not None:
                 print(f"beginning with the networks of {runner.initialise()}")
         except (ValueError, ImportError, OSError) as error:
@@ -168,11 +190,13 @@ def _settings(config: TrainConfig, started: int | None = None) -> TrainConfig:
             raise ValueError(f"--processes: {started} were started, expected as many, got {config.processes}")
         config = dataclasses.replace(config, processes=started)
     if not config.resume:
+        if config.branch_from is not None:
+            check_branch(config)
         if config.init_from is not None:
             config = dataclasses.replace(config, model=dataclasses.replace(config.model))
             with_sizes_of(config.model, read_weights(str(config.init_from)).config.model)
         return resolve(config)
-    for option in ("set", "settings", "init_from"):
+    for option in ("set", "settings", "init_from", "branch_from"):
         if getattr(config, option):
             raise ValueError(f"--{option.replace('_', '-')}: a resumed run keeps its own; not together with --resume")
     run_dir = resolve(config).run_dir

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -120,7 +120,8 @@ class LocomotionEnv(TaskEnv):
         num_envs: E.
         seed: Of everything random here: noise, commands, pushes, dynamics, terrains.
         num_threads: Simulator threads; None for one a core.
-        difficulty: Fixes the terrains' difficulty, in [0, 1], instead of the curriculum, for evaluation.
+        difficulty: Fixes the terrains' difficulty, in [0, 1], instead of the curriculum, for evaluation; of several the
+            first environments have the first, and so on in equal parts.
         auto_reset: Begin a new episode where one ends. Without it every random number is drawn at the same step
             whatever the policy does, so that policies can be compared on the same ones.
     """
@@ -132,7 +133,7 @@ class LocomotionEnv(TaskEnv):
         *,
         seed: int = 0,
         num_threads: int | None = None,
-        difficulty: float | None = None,
+        difficulty: float | Sequence[float] | None = None,
         auto_reset: bool = True,
     ) -> None:
         super().__init__(RunningTask(task, num_envs, seed=seed, difficulty=difficulty), auto_reset=auto_reset)

@@ -8,10 +8,10 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from trainer.runs.metrics import replace_file
 from trainer.study import evaluation
@@ -43,13 +43,70 @@ def log_of(run: Run) -> Path:
     return run.path.with_name(run.path.name + ".log")
 
 
+class Campaign(Protocol):
+    """Runs to be brought to their end, and what that is."""
+
+    def runs(self) -> Sequence[Run]:
+        """In the order in which they begin."""
+
+    def is_recorded(self, run: Run) -> bool:
+        """Whether nothing is left to be done for a run, by the records; raises ValueError where they cannot be."""
+
+    def waits_for(self, run: Run) -> str | None:
+        """What has to be there before the run can begin, and is not; None for nothing."""
+
+    def evaluation(self, run: Run) -> list[str] | None:
+        """The module and arguments that evaluate a trained run; None where that is done."""
+
+    def keep(self, run: Run) -> None:
+        """Writes the record of a run that is trained and evaluated."""
+
+
+class SeedStudy:
+    """The campaign of a study of methods over seeds, all from random weights."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def runs(self) -> Sequence[Run]:
+        """Seed by seed."""
+        return self._settings.runs()
+
+    def is_recorded(self, run: Run) -> bool:
+        """By `--records`."""
+        settings = self._settings
+        return settings.records is not None and read_record(run, settings.evaluation, settings.records) is not None
+
+    def waits_for(self, run: Run) -> str | None:
+        """Nothing."""
+        return None
+
+    def evaluation(self, run: Run) -> list[str] | None:
+        """Of the final checkpoint."""
+        settings = self._settings.evaluation
+        if evaluation.read_evaluation(run, settings) is not None:
+            return None
+        return ["trainer.study.evaluation", *evaluation.arguments(run.path, settings)]
+
+    def keep(self, run: Run) -> None:
+        """With `--records`."""
+        finished = find_finished(run, self._settings.evaluation, None)
+        if finished is not None and self._settings.records is not None:
+            write_record(finished, self._settings.evaluation, self._settings.records)
+
+
 def conduct(settings: Settings, jobs: int, report: Callable[[str], None], *, train: bool = True) -> list[Failure]:
+    """Brings the runs of a study of methods over seeds to their end; see `complete`."""
+    return complete(SeedStudy(settings), jobs, report, train=train)
+
+
+def complete(campaign: Campaign, jobs: int, report: Callable[[str], None], *, train: bool = True) -> list[Failure]:
     """Works until every run is trained and evaluated, or has failed. A failure does not stop the others.
 
     Runs that another process is training are left to it and looked at again when it is done.
 
     Args:
-        settings: The study.
+        campaign: The runs.
         jobs: Processes at a time.
         report: Told of every event, in lines.
         train: False to evaluate what is trained, and leave the rest as it is.
@@ -61,23 +118,23 @@ def conduct(settings: Settings, jobs: int, report: Callable[[str], None], *, tra
         OtherSettings: A directory holds a run with other settings; nothing was started.
         Interrupted: By a signal; every training has saved.
     """
-    for run in settings.runs():
+    for run in campaign.runs():
         try:
-            if not _is_recorded(run, settings):
+            if not campaign.is_recorded(run):
                 check_settings(run)
         except OtherSettings:
             raise
         except (ValueError, OSError):
             continue  # damaged: told of when its turn comes
-    return _Conductor(settings, jobs, report, train).work()
+    return _Conductor(campaign, jobs, report, train).work()
 
 
 class _Conductor:
-    def __init__(self, settings: Settings, jobs: int, report: Callable[[str], None], train: bool) -> None:
-        self.settings = settings
+    def __init__(self, campaign: Campaign, jobs: int, report: Callable[[str], None], train: bool) -> None:
+        self.campaign = campaign
         self.pool: Pool[int] = Pool(jobs)
         self.line = ProgressLine(report)
-        self.runs = [run for run in settings.runs() if train or _may_be_evaluated(run)]
+        self.runs = [run for run in campaign.runs() if train or _may_be_evaluated(run)]
         self.waiting = list(range(len(self.runs)))  # by number: a run's settings are no key
         self.steps: dict[int, str] = {}
         self.done: list[int] = []
@@ -122,27 +179,41 @@ class _Conductor:
                     self.line.note(f"{run.path.name}: in use by process {owner}; looked at again when it is free")
                     self._told.add(number)
                 continue
-            self.waiting.remove(number)
             try:
+                if not self._is_ready(run):
+                    continue
+                self.waiting.remove(number)
                 self._start(number)
             except (ValueError, OSError) as error:
+                if number in self.waiting:
+                    self.waiting.remove(number)
                 self._fail(run, str(error))
+
+    def _is_ready(self, run: Run) -> bool:
+        """Whether it can begin now.
+
+        Raises:
+            ValueError: It waits for something that nothing will bring any more.
+        """
+        missing = None if self.campaign.is_recorded(run) else self.campaign.waits_for(run)
+        others = [self.runs[number] for number in {*self.waiting, *self.pool.running}]
+        if missing is not None and all(other is run or self.campaign.waits_for(other) for other in others):
+            raise ValueError(f"it needs {missing}")
+        return missing is None
 
     def _start(self, number: int) -> None:
         """Starts the run's next step, or counts it as done."""
         run = self.runs[number]
-        if _is_recorded(run, self.settings):
+        if self.campaign.is_recorded(run):
             self.done.append(number)
             return
         state = state_of(run)
         if state == "trained":
-            if evaluation.read_evaluation(run, self.settings.evaluation) is not None:
+            judging = self.campaign.evaluation(run)
+            if judging is None:
                 self._finish(number)
                 return
-            command = python_command(
-                "trainer.study.evaluation", evaluation.arguments(run.path, self.settings.evaluation)
-            )
-            step = "evaluating"
+            command, step = python_command(judging[0], judging[1:]), "evaluating"
         else:
             begun = run.arguments(resume=state == "unfinished")
             command, step = python_command("trainer.cli", begun), "training"
@@ -152,9 +223,7 @@ class _Conductor:
 
     def _finish(self, number: int) -> None:
         """Counts the run as done, and keeps its record where the study has a place for it."""
-        finished = find_finished(self.runs[number], self.settings.evaluation, None)
-        if finished is not None and self.settings.records is not None:
-            write_record(finished, self.settings.evaluation, self.settings.records)
+        self.campaign.keep(self.runs[number])
         self.done.append(number)
 
     def _ended(self, number: int, code: int, *, interrupted: bool) -> None:
@@ -168,8 +237,8 @@ class _Conductor:
         try:
             if step == "training" and state_of(run) != "trained":
                 raise ValueError(f"{step} ended before iteration {run.target}")
-            if step == "evaluating" and evaluation.read_evaluation(run, self.settings.evaluation) is None:
-                raise ValueError(f"{step} left no {evaluation.FILE_NAME}")
+            if step == "evaluating" and self.campaign.evaluation(run) is not None:
+                raise ValueError(f"{step} left no numbers")
             if step == "evaluating":
                 self._finish(number)
         except (ValueError, OSError) as error:
@@ -208,10 +277,6 @@ class _Conductor:
             for number in {*self.waiting, *self.pool.running}
         ]
         return format_duration(max([sum(left) / self.pool.size, *left])) if left else "0:00:00"
-
-
-def _is_recorded(run: Run, settings: Settings) -> bool:
-    return settings.records is not None and read_record(run, settings.evaluation, settings.records) is not None
 
 
 def _may_be_evaluated(run: Run) -> bool:

@@ -81,8 +81,8 @@ def _from_directory(run: Run, evaluation: Numbers) -> Finished:
         curves,
         evaluation,
         seconds=float(_array([rows[-1].get(SECONDS)])[0]),
-        trained_with=_versions(run.path / SESSIONS),
-        evaluated_with=_versions(run.path / EVALUATION),
+        trained_with=versions_in(run.path / SESSIONS),
+        evaluated_with=versions_in(run.path / EVALUATION),
     )
 
 
@@ -94,13 +94,13 @@ def record_path(run: Run, records: Path) -> Path:
 def write_record(finished: Finished, evaluation: EvalSettings, records: Path) -> None:
     """Writes the run's record, in one piece."""
     content = {
-        "settings": _learned(finished.run),
+        "settings": learned(finished.run),
         "evaluation_settings": dataclasses.asdict(evaluation),
         "evaluation": finished.evaluation,
         "seconds": finished.seconds,
         "trained_with": finished.trained_with,
         "evaluated_with": finished.evaluated_with,
-        "curves": {key: [_rounded(value) for value in curve.tolist()] for key, curve in finished.curves.items()},
+        "curves": {key: [rounded(value) for value in curve.tolist()] for key, curve in finished.curves.items()},
     }
     records.mkdir(parents=True, exist_ok=True)
     replace_file(record_path(finished.run, records), (json.dumps(content) + "\n").encode())
@@ -121,7 +121,7 @@ def read_record(run: Run, evaluation: EvalSettings, records: Path) -> Finished |
         if "level" in content["evaluation_settings"]:
             level = content["evaluation_settings"].pop("level")
             content["evaluation_settings"]["difficulty"] = None if level is None else level / _LAST_LEVEL
-        for kind, expected in (("settings", _learned(run)), ("evaluation_settings", dataclasses.asdict(evaluation))):
+        for kind, expected in (("settings", learned(run)), ("evaluation_settings", dataclasses.asdict(evaluation))):
             for name, value in expected.items():
                 if content[kind].get(name, value) != value:  # what it does not say, its version did not have
                     raise OtherSettings(f"{path}: has {name} {content[kind][name]!r}, this study {value!r}")
@@ -149,12 +149,12 @@ def _curves(values: dict[str, list[float | None]]) -> dict[str, np.ndarray]:
     return {key: _array(values[key]) for key in (*CURVES, STEPS)}
 
 
-def _learned(run: Run) -> dict[str, Any]:
+def learned(run: Run) -> dict[str, Any]:
     """The settings that matter for what is learned, as JSON has them."""
     return json.loads(json.dumps({name: value for name, value in flat(run.config).items() if name not in BOOKKEEPING}))
 
 
-def _versions(path: Path) -> tuple[str, ...]:
+def versions_in(path: Path) -> tuple[str, ...]:
     """What a file of the study was made with, one entry for each time; nothing where it does not say."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -168,7 +168,8 @@ def _array(values: Iterable[float | None]) -> np.ndarray:
     return np.array([math.nan if value is None else float(value) for value in values])
 
 
-def _rounded(value: float) -> float | None:
+def rounded(value: float) -> float | None:
+    """As a record has it: a few significant digits; None for what is not finite."""
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 

@@ -93,8 +93,8 @@ class Settings:
     """A file of such settings."""
 
     def __post_init__(self) -> None:
-        _check_unique("--methods", [parse_method(method).name for method in self.methods])
-        _check_unique("--seeds", self.seeds)
+        check_unique("--methods", [parse_method(method).name for method in self.methods])
+        check_unique("--seeds", self.seeds)
         if self.reference not in self.methods:
             raise ValueError(f"--reference: {self.reference!r} is none of the methods {', '.join(self.methods)}")
         evaluation = self.evaluation
@@ -172,7 +172,12 @@ class Run:
         return ["train", *given, *self.task_options]
 
 
-def _check_unique(option: str, values: Sequence[Any]) -> None:
+def check_unique(option: str, values: Sequence[Any]) -> None:
+    """Refuses nothing, and one twice.
+
+    Raises:
+        ValueError: Naming `option`.
+    """
     if not values:
         raise ValueError(f"{option}: expected at least one")
     twice = {value for value in values if list(values).count(value) > 1}

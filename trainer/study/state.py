@@ -20,7 +20,7 @@ SESSIONS = "study.json"
 """In a run's directory: when and with which versions a study trained it."""
 BOOKKEEPING = (
     *("run-dir", "resume", "max-minutes", "save-interval", "keep-checkpoints", "tensorboard", "wandb-project"),
-    *("processes", "eval-interval", "eval-difficulty", "eval-episodes", "eval-seconds"),
+    *("branch-from", "processes", "eval-interval", "eval-difficulty", "eval-episodes", "eval-seconds"),
 )
 """Settings that change nothing of what is learned, or, as the processes, only the order of sums and random numbers."""
 _TAIL_BYTES = 1 << 16

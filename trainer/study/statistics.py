@@ -91,6 +91,58 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     return sum(value >= observed - close for value in sums) / len(sums)
 
 
+def one_sided_sign_flip_p(differences: Sequence[float]) -> float:
+    """Exact p of a mean above 0: the share of all assignments of signs whose sum is as large; 1 / 2^n is the least.
+
+    Raises:
+        ValueError: Too many pairs to look at all assignments.
+    """
+    if not 1 <= len(differences) <= MOST_EXACT:
+        raise ValueError(f"differences: expected 1 to {MOST_EXACT} pairs, got {len(differences)}")
+    close = 1e-9 * sum(map(abs, differences))  # sums in another order differ by rounding
+    flips = itertools.product((1.0, -1.0), repeat=len(differences))
+    sums = [sum(sign * value for sign, value in zip(signs, differences, strict=True)) for signs in flips]
+    return sum(value >= sum(differences) - close for value in sums) / len(sums)
+
+
+def equivalence_p(differences: Sequence[float], margin: float) -> float:
+    """p of "the mean difference is not within ± margin": the larger of two one-sided exact sign-flip tests.
+
+    Each looks at the differences from one margin on, whose signs are exchangeable if the truth is at that margin and
+    the differences are spread evenly around it. A small p says that the two are equivalent.
+
+    Raises:
+        ValueError: The margin is not positive, or there are too many pairs.
+    """
+    if not margin > 0:
+        raise ValueError(f"margin: expected a positive number, got {margin}")
+    above = one_sided_sign_flip_p([value + margin for value in differences])
+    below = one_sided_sign_flip_p([margin - value for value in differences])
+    return max(above, below)
+
+
+def student_t_quantile(probability: float, freedom: int) -> float:
+    """The t with `probability` below it, above one half, by bisection of `student_t_p`."""
+    if not 0.5 <= probability < 1:
+        raise ValueError(f"probability: expected 0.5 to 1, got {probability}")
+    low, high = 0.0, 1.0
+    while student_t_p(high, freedom) > 2 * (1 - probability):
+        high *= 2
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if student_t_p(middle, freedom) > 2 * (1 - probability) else (low, middle)
+    return 0.5 * (low + high)
+
+
+def interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Student's confidence interval of the mean; without end for a single difference."""
+    mean, std = mean_std(differences)
+    if math.isnan(std):
+        return -math.inf, math.inf
+    half = student_t_quantile(0.5 + level / 2, len(differences) - 1) * std / math.sqrt(len(differences))
+    return mean - half, mean + half
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted for looking at all of them; a NaN stays one, and does not count."""
     order = sorted((index for index, p in enumerate(p_values) if not math.isnan(p)), key=lambda index: p_values[index])

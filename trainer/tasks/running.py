@@ -7,7 +7,7 @@ begin. All tensors live on one device.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,8 @@ class RunningTask:
         task: What is learned, on the device of everything here.
         num_envs: E.
         seed: Of everything random here: noise, commands, pushes, dynamics, terrains.
-        difficulty: Fixes the terrains' difficulty instead of the curriculum, on hard terrain, for evaluation.
+        difficulty: Fixes the terrains' difficulty instead of the curriculum, on hard terrain, for evaluation; of
+            several the first environments have the first, and so on in equal parts.
         tile_seed: Of the terrains alone, where it is another one.
 
     Attributes:
@@ -59,7 +60,7 @@ class RunningTask:
         num_envs: int,
         *,
         seed: int,
-        difficulty: float | None = None,
+        difficulty: float | Sequence[float] | None = None,
         tile_seed: int | None = None,
     ) -> None:
         config, device = task.config, task.device
@@ -90,14 +91,15 @@ class RunningTask:
         self.delay = ActionDelay.of(config.dynamics, num_envs, config.control_dt, task.default_pos)
         self.term_names = [f"reward/{name}" for name in config.rewards]
 
-    def set_difficulty(self, difficulty: float | None) -> None:
-        """Makes the tiles: of this difficulty alone, or with None those of the curriculum; for new episodes.
+    def set_difficulty(self, difficulty: float | Sequence[float] | None) -> None:
+        """Makes the tiles: of this difficulty or of those alone, or with None the curriculum's; for new episodes.
 
         Raises:
             ValueError: As for `TileGrid.of`.
         """
         self.difficulty, self.grid = difficulty, TileGrid.of(self.task.config, difficulty)
         self.tiles = self.grid.tiles(self._tile_seed)
+        self._fixed_row = torch.arange(self.num_envs, device=self.task.device) * self.grid.num_rows // self.num_envs
         self._goal = self._tensor([tile.goal_distance for tile in self.tiles])
         self._spawns = self._tensor([tile.spawn for tile in self.tiles])
         self._headings = self._tensor([tile.heading for tile in self.tiles])
@@ -311,7 +313,7 @@ class RunningTask:
         else:
             level = self.curriculum.draw_level(env_ids, uniform[:, 4])
             if self.difficulty is not None:
-                level = torch.zeros_like(level)
+                level = self._fixed_row[env_ids]
             variant = (uniform[:, 3] * self.grid.variants).long()
             tile = self.grid.index(self.curriculum.terrain_type[env_ids], level, variant, self.is_soft)
             spawn, heading = self._spawns[tile], self._headings[tile]

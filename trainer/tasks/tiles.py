@@ -6,6 +6,7 @@ terrain, a second set of columns has the same tiles with their pits filled. A ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,8 @@ class TileGrid:
     """Whether the second set of columns is there."""
 
     @staticmethod
-    def of(config: TaskConfig, difficulty: float | None = None) -> TileGrid:
-        """The tiles that a task trains on; with `difficulty`, hard ones of that difficulty alone.
+    def of(config: TaskConfig, difficulty: float | Sequence[float] | None = None) -> TileGrid:
+        """The tiles that a task trains on; with `difficulty`, hard ones of that difficulty, or of those, alone.
 
         Raises:
             ValueError: `difficulty` is not in [0, 1], or given for a task without terrains.
@@ -46,11 +47,15 @@ class TileGrid:
                 config.tile_variants,
                 config.soft_until > 0,
             )
-        if not config.terrains:
-            raise ValueError(f"difficulty: {config.name} has no terrains, got {difficulty:g}")
-        if not 0 <= difficulty <= 1:
-            raise ValueError(f"difficulty: expected a number in [0, 1], got {difficulty:g}")
-        return TileGrid(config.terrains, (float(difficulty),), config.tile_variants, soft=False)
+        rows = tuple(map(float, difficulty)) if isinstance(difficulty, Sequence) else (float(difficulty),)
+        if not rows:
+            raise ValueError("difficulty: expected at least one, got none")
+        for row in rows:
+            if not config.terrains:
+                raise ValueError(f"difficulty: {config.name} has no terrains, got {row:g}")
+            if not 0 <= row <= 1:
+                raise ValueError(f"difficulty: expected a number in [0, 1], got {row:g}")
+        return TileGrid(config.terrains, rows, config.tile_variants, soft=False)
 
     @property
     def num_rows(self) -> int:

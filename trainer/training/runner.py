@@ -27,6 +27,7 @@ from trainer.runs.metrics import ESTIMATOR, MetricsLog, WandbSettings
 from trainer.runs.random_state import random_state, set_random_state
 from trainer.tasks.settings import plain
 from trainer.training.alarms import Alarms
+from trainer.training.branch import branched, read_trunk
 from trainer.training.diagnostics import latent_scalars, policy_scalars, resident_mib
 from trainer.training.distributed import ONE_RANK, Ranks
 from trainer.training.interrupt import Interrupt, Interrupted
@@ -351,6 +352,19 @@ class Runner:
         for note in take_over(self.algorithm, weights, self.env.task, self.config.model.init_std):
             self._note(f"--init-from: {note}")
         return weights.path
+
+    def branch(self) -> Path:
+        """Goes on from the checkpoint `config.branch_from`, which the first rank reads; returns the checkpoint.
+
+        Raises:
+            FileNotFoundError: There is none.
+            ValueError: It cannot be read, or its networks are others.
+        """
+        source = self.config.branch_from
+        assert source is not None
+        found = self.ranks.from_first(lambda: read_trunk(source))
+        self._load(branched(found, self.config, self.algorithm))
+        return found.path
 
     def restore(self) -> Path:
         """Continues from the newest checkpoint of the run directory that can be read; says which could not.

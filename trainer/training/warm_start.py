@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from trainer.algorithms import P3PPO, parse_method
 from trainer.config import ModelConfig, TrainConfig, task_of
-from trainer.runs.named_checkpoint import read_run_checkpoint
+from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask
 from trainer.tasks.contract import Contract
 
@@ -42,6 +42,8 @@ class Weights:
     """State of "actor" and "critic"."""
     learning_rate: float | None
     """Of the last update; None of a checkpoint that does not tell."""
+    option: str = "--init-from"
+    """Of the command line, for messages."""
 
     @property
     def about(self) -> str:
@@ -57,15 +59,23 @@ def read_weights(source: str) -> Weights:
         ValueError: It is damaged, foreign or of another version.
     """
     try:
-        found = read_run_checkpoint(source)
-        saved = found.content.get("contract")
-        contract = None if saved is None else Contract.from_dict(saved)
+        return weights_of(read_run_checkpoint(source), "--init-from")
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"--init-from: {error}") from error
+
+
+def weights_of(found: RunCheckpoint, option: str) -> Weights:
+    """The weights in a checkpoint that `option` of the command line names.
+
+    Raises:
+        ValueError: Its contract is damaged.
+    """
+    saved = found.content.get("contract")
+    contract = None if saved is None else Contract.from_dict(saved)
     algorithm = found.content["algorithm"]
     networks = {name: algorithm[f"{name}_state_dict"] for name in ("actor", "critic")}
     rate = algorithm.get("p3_state", {}).get("learning_rate")
-    return Weights(found.path, found.config, contract, networks, rate)
+    return Weights(found.path, found.config, contract, networks, rate, option)
 
 
 def with_sizes_of(model: ModelConfig, source: ModelConfig) -> None:
@@ -91,10 +101,8 @@ def take_over(algorithm: P3PPO, weights: Weights, task: LocomotionTask, init_std
         ValueError: Observations or networks are not the same; names the first term or layer.
     """
     _check_columns(weights, task.contract)
-    networks: dict[str, nn.Module] = {"actor": algorithm.actor, "critic": algorithm.critic}
-    for name, network in networks.items():
-        _check_layers(name, network.state_dict(), weights, algorithm.method.name)
-    for name, network in networks.items():
+    check_networks(algorithm, weights)
+    for name, network in _networks(algorithm).items():
         network.load_state_dict(weights.networks[name])
     notes = []
     if weights.learning_rate is not None and weights.learning_rate < algorithm.learning_rate:
@@ -109,6 +117,20 @@ def take_over(algorithm: P3PPO, weights: Weights, task: LocomotionTask, init_std
         notes.append(f"the height scan hardly varied there: it is scaled by at least {SCAN_STD:g} m here")
     algorithm.remember_weights()
     return notes
+
+
+def check_networks(algorithm: P3PPO, weights: Weights) -> None:
+    """Compares the networks of an algorithm with the weights for them.
+
+    Raises:
+        ValueError: They are others; names the first layer.
+    """
+    for name, network in _networks(algorithm).items():
+        _check_layers(name, network.state_dict(), weights, algorithm.method.name)
+
+
+def _networks(algorithm: P3PPO) -> dict[str, nn.Module]:
+    return {"actor": algorithm.actor, "critic": algorithm.critic}
 
 
 def _check_columns(weights: Weights, ours: Contract) -> None:
@@ -143,7 +165,7 @@ def _first(ours: object, theirs: object) -> str:
 
 def _check_layers(name: str, here: Mapping[str, Tensor], weights: Weights, method: str) -> None:
     there = weights.networks[name]
-    beginning = f"--init-from: {weights.about}: {name}"
+    beginning = f"{weights.option}: {weights.about}: {name}"
     actors = [parse_method(text).actor.rpartition(":")[2] for text in (weights.config.method, method)]
     kinds = f" (its actor is a {actors[0]}, that of {method} a {actors[1]})" if actors[0] != actors[1] else ""
     for layer, value in here.items():
