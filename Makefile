@@ -58,7 +58,7 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 
 docs: $(VENV)/.ready
-	$(BIN)/python docs/check_links.py
+	$(BIN)/python tools/check_links.py
 
 # The page of `p3 play` is tested in a real browser where there is one. Never a reason to fail: without it, without root
 # or without a network that test is skipped and says so. P3_BROWSER=no leaves the machine as it is.

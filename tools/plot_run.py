@@ -1,4 +1,4 @@
-"""Draws runs' reward, episode length and, where there is one, difficulty: python docs/plot_run.py RUN... OUT.svg."""
+"""Draws runs' reward, episode length and, where there is one, difficulty: python tools/plot_run.py RUN... OUT.svg."""
 
 from __future__ import annotations
 

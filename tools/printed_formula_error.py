@@ -1,6 +1,6 @@
 """How wrong the printed formula Var = E[y²] − E[y]² is in float32: the numbers quoted in README.md.
 
-python docs/printed_formula_error.py
+python tools/printed_formula_error.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The error table of derivation.md: kernels against 50-digit arithmetic, and densely against the float64 reference.
 
-python docs/measure_accuracy.py
+python tools/measure_accuracy.py
 """
 
 from __future__ import annotations
