@@ -11,7 +11,7 @@ from battery import BACKENDS, as_tuple, grouped, run
 
 import p3kernels
 from p3kernels.cpu import native
-from p3kernels.cpu.latent_noise import NoiseSource
+from p3kernels.layered.latent_noise import NoiseSource
 from p3kernels.reference.latent_noise import SAMPLING, latent_noise, philox
 
 # Random123's kat_vectors for philox4x32-10: counter, key, result.

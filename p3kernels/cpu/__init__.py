@@ -1,1 +1,1 @@
-"""The CPU backend: native elementwise kernels around torch's matrix products."""
+"""The C++ kernels for CPUs."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from p3kernels.cpu.latent_noise import NoiseSource
 from p3kernels.cuda import native
+from p3kernels.layered.latent_noise import NoiseSource
 from p3kernels.reference.latent_noise import SHIFT_STREAM, normal
 
 

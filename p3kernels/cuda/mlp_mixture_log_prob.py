@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from p3kernels.cpu import mlp_mixture_log_prob as layered
 from p3kernels.cuda import native
 from p3kernels.cuda.latent_noise import DeviceNoiseSource
 from p3kernels.cuda.mlp_moments import ONE_LAUNCH_ROWS
+from p3kernels.layered import mlp_mixture_log_prob as layered
 
 TILE_ROWS = 65536
 """Of samples × rows of the batch; the G1 actor's activations of so many are 240 MB."""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from p3kernels.cpu import mlp_moments as layered
 from p3kernels.cuda import native
+from p3kernels.layered import mlp_moments as layered
 
 ONE_LAUNCH_ROWS = 4096
 """Above it, launches cost little beside the products, and torch's own products are better than ours."""

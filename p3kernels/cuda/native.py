@@ -1,7 +1,7 @@
 """The CUDA kernels, called with tensors: contiguous tensors of one device in, addresses and the current stream out.
 
 Functions that the CPU's `native.py` has, too, have its names and meaning, so that the layer-by-layer passes of
-`p3kernels/cpu` run with either.
+`p3kernels/layered` run with either.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from p3kernels import checks
 from p3kernels.backends import choose_backend
-from p3kernels.cpu.latent_noise import NoiseSource
+from p3kernels.layered.latent_noise import NoiseSource
 from p3kernels.reference.latent_noise import latent_noise
 from p3kernels.transforms import transformed
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
 from p3kernels.backends import choose_backend
-from p3kernels.cpu import mlp_covariance as cpu_kernel
+from p3kernels.layered import mlp_covariance as cpu_kernel
 from p3kernels.ops.linear_moments import check_linear
 from p3kernels.ops.mlp_unscented import run_mlp_unscented
 from p3kernels.ops.second_derivatives import refuse_second_derivatives

@@ -12,8 +12,8 @@ from torch import Tensor
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
 from p3kernels.backends import choose_backend, in_one_launch
-from p3kernels.cpu import mlp_mixture_log_prob as cpu
 from p3kernels.cuda import mlp_mixture_log_prob as cuda
+from p3kernels.layered import mlp_mixture_log_prob as cpu
 from p3kernels.ops.latent_noise import check_rows, seed_tensor
 from p3kernels.ops.mixture_log_prob import check_action
 from p3kernels.ops.mlp_moments import wants_gradient

@@ -11,8 +11,8 @@ from torch import Tensor
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
 from p3kernels.backends import choose_backend, in_one_launch
-from p3kernels.cpu import mlp_moments as cpu_kernel
 from p3kernels.cuda import mlp_moments as cuda_kernel
+from p3kernels.layered import mlp_moments as cpu_kernel
 from p3kernels.ops.activation_moments import result_dtype, triton_launcher
 from p3kernels.ops.linear_moments import check_linear
 from p3kernels.ops.second_derivatives import refuse_second_derivatives

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from p3kernels.cpu import mlp_unscented as cpu_kernel
+from p3kernels.layered import mlp_unscented as cpu_kernel
 from p3kernels.ops.second_derivatives import refuse_second_derivatives
 
 

@@ -13,8 +13,8 @@ from torch.autograd import gradcheck
 import p3kernels
 from p3kernels import reference
 from p3kernels.activations import ELU
-from p3kernels.cpu import mlp_covariance as kernel
-from p3kernels.cpu.workspace import Workspace
+from p3kernels.layered import mlp_covariance as kernel
+from p3kernels.layered.workspace import Workspace
 from p3kernels.reference.mlp_covariance import latent_directions
 
 

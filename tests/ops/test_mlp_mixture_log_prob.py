@@ -12,7 +12,7 @@ from memory import peak_bytes
 import p3kernels
 from p3kernels import reference
 from p3kernels.activations import ELU
-from p3kernels.cpu import mlp_mixture_log_prob as kernel
+from p3kernels.layered import mlp_mixture_log_prob as kernel
 
 BAD_SAMPLES = (
     bad("no samples", ValueError, r"num_samples: expected an integer >= 1, got 0", num_samples=0),

@@ -8,7 +8,7 @@ from battery import BACKENDS, grouped
 from numbered_rows import SEED, NumberedRows, numbers, without_noise
 
 import p3kernels
-from p3kernels.cpu import mlp_mixture_log_prob as kernel
+from p3kernels.layered import mlp_mixture_log_prob as kernel
 from p3kernels.ops.latent_noise import noise_of_sample
 from p3kernels.reference.latent_noise import SAMPLING, latent_noise, normal
 

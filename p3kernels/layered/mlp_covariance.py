@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
-from p3kernels.cpu.workspace import Workspace
+from p3kernels.layered.workspace import Workspace
 from p3kernels.reference.mlp_covariance import SMALLEST_VAR
 
 TILE_ROWS = 2048

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
-from p3kernels.cpu.latent_noise import NoiseSource
+from p3kernels.layered.latent_noise import NoiseSource
 
 TILE_ROWS = 4096
 """Rows of a tile, samples × rows of the batch: large enough for the matrix products, small enough for the cache."""
