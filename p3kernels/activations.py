@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from torch import nn
 
-# The numbers are `Activation` of csrc/activation.h; ReLU is LeakyReLU with slope 0.
+# The codes are `Activation` of csrc/activation.h; ReLU is LeakyReLU with slope 0.
 ELU = 0
 LEAKY_RELU = 1
 
-_DEFAULTS = {"elu": (ELU, 1.0), "relu": (LEAKY_RELU, 0.0), "leaky_relu": (LEAKY_RELU, 0.01)}
+
+class Activation(NamedTuple):
+    """An activation as the kernels know it."""
+
+    code: int
+    """`ELU` or `LEAKY_RELU`."""
+    parameter: float
+    """ELU's alpha, LeakyReLU's slope."""
 
 
-def resolve_activation(activation: str, parameter: float | None) -> tuple[int, float]:
-    """(kind, parameter) of an activation's name.
+_DEFAULTS = {
+    "elu": Activation(ELU, 1.0),
+    "relu": Activation(LEAKY_RELU, 0.0),
+    "leaky_relu": Activation(LEAKY_RELU, 0.01),
+}
+
+
+def resolve_activation(activation: str, parameter: float | None) -> Activation:
+    """The activation of a name.
 
     Args:
         activation: "elu", "relu" or "leaky_relu".
@@ -22,13 +37,13 @@ def resolve_activation(activation: str, parameter: float | None) -> tuple[int, f
     """
     if not isinstance(activation, str) or activation not in _DEFAULTS:
         raise ValueError(f"activation: expected one of {', '.join(_DEFAULTS)}, got {activation!r}")
-    kind, default = _DEFAULTS[activation]
+    default = _DEFAULTS[activation]
     if parameter is None:
-        return kind, default
+        return default
     if activation == "relu":
         raise ValueError("activation_parameter: relu has none; use leaky_relu")
     check_parameter("activation_parameter", parameter, positive=activation == "elu")
-    return kind, float(parameter)
+    return Activation(default.code, float(parameter))
 
 
 def check_parameter(name: str, value: float, *, positive: bool) -> None:

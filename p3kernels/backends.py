@@ -178,7 +178,7 @@ def _fastest(tensor: torch.Tensor) -> str:
     """What runs an op on `tensor` when nobody asked for a backend; on a GPU only the reference has float64.
 
     Triton before CUDA: with gradients it is fused further, and its products can use tensor cores. Where CUDA takes one
-    launch for a whole network, the op itself prefers it: `in_one_launch`.
+    launch for a whole network, the op itself prefers it: `cuda_in_tritons_place`.
     """
     if tensor.device.type == "cpu":
         reason = backend_reason("cpu")
@@ -207,7 +207,7 @@ def _tell_of_the_reference(gpu: int | None) -> None:
     warnings.warn(f"the ops run as plain torch (backend 'reference') on cuda:{gpu or 0}. {reasons}", stacklevel=2)
 
 
-def in_one_launch(chosen: str, backend: str | None, fits: Callable[[], bool]) -> str:
+def cuda_in_tritons_place(chosen: str, backend: str | None, fits: Callable[[], bool]) -> str:
     """CUDA in Triton's place, where nobody asked for Triton and CUDA can do the call in one launch.
 
     Args:

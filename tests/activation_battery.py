@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import torch
 from accuracy import assert_accurate, moments_and_gradients, points
 from battery import BACKENDS, BAD_BACKENDS, DTYPES, Bad, Inputs, OpBattery, bad, bad_tensor
 from torch import Tensor
-
-from p3kernels.activations import ELU, LEAKY_RELU
 
 BAD_MOMENTS: tuple[Bad, ...] = (
     *BAD_BACKENDS,
@@ -55,16 +53,6 @@ class ActivationBattery(OpBattery):
         mean = 2 * torch.randn(size, generator=generator, dtype=torch.float64)
         var = 0.01 + 3 * torch.rand(size, generator=generator, dtype=torch.float64) ** 2
         return {"mean": mean.to(dtype), "var": var.to(dtype)}
-
-    def native_calls(self, inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
-        mean, var = inputs["mean"], inputs["var"]
-        kind = (ELU if self.activation == "elu" else LEAKY_RELU, 0.3)
-        gradients = (mean.detach() + 1, var.detach() - 1)
-        ops = torch.ops.p3kernels
-        return [
-            (ops.activation_moments_cpu, (mean, var, *kind)),
-            (ops.activation_moments_backward_cpu, (*gradients, mean.detach(), var.detach(), *kind)),
-        ]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         super().pytest_generate_tests(metafunc)

@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 BACKENDS = ("reference", "cpu")
 SIZES = ("one", "odd", "prime", "empty", "large")
@@ -87,6 +89,34 @@ def sliced(tensor: Tensor) -> Tensor:
     return whole[..., 0]
 
 
+class OperatorCalls(TorchDispatchMode):
+    """The calls of our operators from here on, one of every kind: operator and arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "p3kernels":
+            # A backward operator refuses to be differentiated.
+            given = tree_map_only(Tensor, Tensor.detach, args) if "_backward_" in func.name() else args
+            signs = tree_map_only(Tensor, lambda tensor: f"{list(tensor.shape)} {tensor.requires_grad}", given)
+            self.found.setdefault(f"{func.name()} {signs}", (func, given))
+        return func(*args, **(kwargs or {}))
+
+
+def operator_calls(functions: Iterable[Function], inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
+    """What the functions call of our operators: with all gradients, the first input's alone, and none."""
+    with OperatorCalls() as calls:
+        for function in functions:
+            for wanted in (list(inputs), list(inputs)[:1], []):
+                leaves = {name: tensor.detach().requires_grad_(name in wanted) for name, tensor in inputs.items()}
+                outputs = as_tuple(function(leaves))
+                if wanted:
+                    torch.autograd.backward(outputs, cotangents_of(outputs))
+    return list(calls.found.values())
+
+
 class OpBattery:
     """Inherit, fill in what is declared here, and the op is tested."""
 
@@ -108,12 +138,10 @@ class OpBattery:
     compile_backend: ClassVar[str] = "aot_eager"
     """What compiles the CPU backend's op; the reference is compiled by "aot_eager" always, which is quick."""
     bad_inputs: ClassVar[tuple[Bad, ...]]
+    opchecked: ClassVar[tuple[dict[str, Any], ...]] = ({},)
+    """Arguments with which the op's operators are checked."""
 
     def make_inputs(self, size: tuple[int, ...], dtype: torch.dtype) -> Inputs:
-        raise NotImplementedError
-
-    def native_calls(self, inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
-        """The torch.library operators behind the CPU backend, with arguments; none where there is no such operator."""
         raise NotImplementedError
 
     def arguments(self, inputs: Inputs) -> dict[str, Any]:
@@ -247,12 +275,16 @@ class OpBattery:
     @pytest.mark.parametrize("layout", [torch.clone, transposed])
     def test_opcheck(self, layout):
         """Schema, fake tensors (shapes, strides), autograd registration, AOT dispatch of each registered operator."""
-        inputs = {
-            name: layout(tensor).requires_grad_()
-            for name, tensor in self.make_inputs(self.sizes["odd"], torch.float32).items()
-        }
-        for operator, arguments in self.native_calls(inputs):
+        named = self.make_inputs(self.sizes["odd"], torch.float32)
+        inputs = {name: layout(tensor) for name, tensor in named.items()}
+        calls = operator_calls([self.with_arguments(changes) for changes in self.opchecked], inputs)
+        assert calls
+        for operator, arguments in calls:
             torch.library.opcheck(operator, arguments)
+
+    def with_arguments(self, changes: dict[str, Any]) -> Function:
+        """The op on the CPU backend, with other arguments."""
+        return lambda inputs: as_tuple(type(self).op(**{**self.arguments(inputs), **changes}, backend="cpu"))
 
     @pytest.mark.parametrize("backend", BACKENDS)
     def test_compile_fullgraph(self, backend):

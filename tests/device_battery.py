@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from battery import Inputs, OpBattery, as_tuple, cotangents_of, run, sliced, transposed
+from battery import Inputs, OpBattery, as_tuple, cotangents_of, operator_calls, run, sliced, transposed
 from torch import Tensor
 
 SIZES = ("one", "odd", "prime", "empty", "large")
@@ -34,6 +34,8 @@ class DeviceBattery:
     rounding: ClassVar[float]
     """Allowed on top of twice the error of plain torch, in eps of the largest value."""
 
+    opchecked: ClassVar[tuple[dict[str, Any], ...]] = ({},)
+    """Arguments with which the op's operators are checked."""
     layout_invariant: ClassVar[bool] = True
     """Whether results are bitwise the same for every layout of the inputs; torch's products may round differently."""
 
@@ -45,15 +47,6 @@ class DeviceBattery:
 
     def make_inputs(self, size: tuple[int, ...], dtype: torch.dtype) -> Inputs:
         raise NotImplementedError
-
-    def operator_calls(self, inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
-        """The torch.library operators behind the backend, with arguments."""
-        raise NotImplementedError
-
-    def operators(self, name: str) -> tuple[Any, Any]:
-        """An operator of the backend, and its backward."""
-        ops = torch.ops.p3kernels
-        return getattr(ops, f"{name}_{self.backend}"), getattr(ops, f"{name}_backward_{self.backend}")
 
     def call(self, inputs: Inputs) -> tuple[Tensor, ...]:
         return as_tuple(type(self).op(**self.arguments(inputs), backend=self.backend))
@@ -179,9 +172,15 @@ class DeviceBattery:
     def test_opcheck(self, layout):
         """Schema, fake tensors (shapes, strides), autograd registration, AOT dispatch of each registered operator."""
         named = self.make_inputs(self.sizes["odd"], torch.float32)
-        inputs = {name: layout(tensor).requires_grad_() for name, tensor in named.items()}
-        for operator, arguments in self.operator_calls(inputs):
+        inputs = {name: layout(tensor) for name, tensor in named.items()}
+        calls = operator_calls([self.with_arguments(changes) for changes in self.opchecked], inputs)
+        assert calls
+        for operator, arguments in calls:
             torch.library.opcheck(operator, arguments)
+
+    def with_arguments(self, changes: dict[str, Any]) -> Callable[[Inputs], tuple[Tensor, ...]]:
+        """The op on the backend, with other arguments."""
+        return lambda inputs: as_tuple(type(self).op(**{**self.arguments(inputs), **changes}, backend=self.backend))
 
     @pytest.mark.parametrize("dynamic", [False, True])
     def test_compile_fullgraph(self, dynamic):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import layered
 import torch
@@ -11,11 +11,9 @@ from device_battery import DeviceBattery
 
 import p3kernels
 from p3kernels import reference
-from p3kernels.activations import ELU, LEAKY_RELU
 
 
 class ActivationCases(DeviceBattery):
-    kind: ClassVar[int]
     sizes: ClassVar = {"one": (1,), "odd": (3, 5), "prime": (7, 11, 13), "empty": (0, 4), "large": (3, 1001)}
     # As for the other backends: tests/activation_battery.py.
     rounding = 16
@@ -26,28 +24,17 @@ class ActivationCases(DeviceBattery):
         var = 0.01 + 3 * torch.rand(size, generator=generator, dtype=torch.float64) ** 2
         return {"mean": mean.to(dtype), "var": var.to(dtype)}
 
-    def operator_calls(self, inputs):
-        mean, var = inputs["mean"], inputs["var"]
-        gradients = (mean.detach() + 1, var.detach() - 1)
-        forward, backward = self.operators("activation_moments")
-        return [
-            (forward, (mean, var, self.kind, 0.3)),
-            (backward, (*gradients, mean.detach(), var.detach(), self.kind, 0.3)),
-        ]
-
 
 class EluMomentsCases(ActivationCases):
     op = p3kernels.elu_moments
     reference = reference.elu_moments
     options: ClassVar = {"alpha": 1.3}
-    kind = ELU
 
 
 class LeakyReluMomentsCases(ActivationCases):
     op = p3kernels.leaky_relu_moments
     reference = reference.leaky_relu_moments
     options: ClassVar = {"negative_slope": 0.2}
-    kind = LEAKY_RELU
 
 
 class LinearEluMomentsCases(DeviceBattery):
@@ -71,20 +58,6 @@ class LinearEluMomentsCases(DeviceBattery):
         network = layered.layers(generator, (inputs, outputs))
         return layered.cast({**named, "weight": network["weights.0"], "bias": network["biases.0"]}, dtype)
 
-    def operator_calls(self, inputs):
-        arguments = [inputs["mean"], inputs["var"], [inputs["weight"]], [inputs["bias"]], ELU, 1.3, True, True, "ieee"]
-        forward, backward = self.operators("mlp_moments")
-        with torch.no_grad():
-            out_mean, out_var, saved = forward(*arguments)
-        fixed = [inputs["mean"].detach(), inputs["var"].detach()]
-        layer = [[inputs["weight"].detach()], [inputs["bias"].detach()]]
-        given = (out_mean, out_var, *fixed, *layer, saved, ELU, 1.3, True)
-        return [
-            (forward, tuple(arguments)),
-            (backward, (*given, True, True, True, "ieee")),
-            (backward, (*given, False, True, False, "ieee")),
-        ]
-
 
 class MlpMomentsCases(DeviceBattery):
     op = p3kernels.mlp_moments
@@ -105,19 +78,6 @@ class MlpMomentsCases(DeviceBattery):
         generator = torch.Generator().manual_seed(2)
         named = layered.moments(generator, rows, inputs, stochastic)
         return layered.cast({**named, **layered.layers(generator, (inputs, *widths))}, dtype)
-
-    def operator_calls(self, inputs):
-        named = grouped(inputs)
-        fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
-        forward, backward = self.operators("mlp_moments")
-        out_mean, out_var, saved = forward(*fixed.values(), ELU, 1.3, False, True, "ieee")
-        given = (out_mean, out_var, *fixed.values(), saved, ELU, 1.3, False)
-        return [
-            (forward, (*named.values(), ELU, 1.3, False, True, "ieee")),
-            (forward, (*fixed.values(), ELU, 1.3, False, False, "ieee")),
-            (backward, (*given, True, True, True, "ieee")),
-            (backward, (*given, True, False, False, "ieee")),
-        ]
 
 
 class MixtureLogProbCases(DeviceBattery):
@@ -146,15 +106,6 @@ class MixtureLogProbCases(DeviceBattery):
         }
         return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
-    def operator_calls(self, inputs):
-        fixed = [tensor.detach() for tensor in inputs.values()]
-        forward, backward = self.operators("mixture_log_prob")
-        log_prob = forward(*fixed)
-        return [
-            (forward, tuple(inputs.values())),
-            (backward, (torch.ones_like(log_prob), log_prob, *fixed)),
-        ]
-
 
 class MlpMixtureLogProbCases(DeviceBattery):
     op = p3kernels.mlp_mixture_log_prob
@@ -169,8 +120,11 @@ class MlpMixtureLogProbCases(DeviceBattery):
     # As for the other backends: tests/ops/test_mlp_mixture_log_prob.py.
     rounding = 256
     test_gradient_through_one_output_alone = None  # there is one
-    operator_options: ClassVar[tuple[Any, ...]] = ()
-    """What only this backend's operators take, last."""
+    opchecked: ClassVar = (
+        {},
+        {"noise": None, "seed": 3},
+        {"noise": None, "seed": 3, "rows": torch.tensor([5, 2**40, 5])},
+    )
 
     def make_inputs(self, size, dtype):
         return layered.policy(size, dtype)
@@ -180,23 +134,3 @@ class MlpMixtureLogProbCases(DeviceBattery):
 
     def twin(self, inputs):
         return as_tuple(reference.mlp_mixture_log_prob(**grouped(inputs), **self.options))
-
-    def operator_calls(self, inputs):
-        named = grouped(inputs)
-        fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
-        rest = (inputs["noise"].shape[0], "iid", ELU, 1.0)
-        options = (torch.tensor([3]), None, *rest)
-        numbered = (torch.tensor([3]), torch.tensor([5, 2**40, 5]), *rest)
-        own = self.operator_options
-        forward, backward = self.operators("mlp_mixture_log_prob")
-        log_prob, kept = forward(*fixed.values(), *options, True, *own)
-        drawn = {**fixed, "noise": None}
-        given = (torch.ones_like(log_prob), log_prob, kept)
-        return [
-            (forward, (*named.values(), *options, True, *own)),
-            (forward, (*drawn.values(), *options, False, *own)),
-            (forward, (*{**named, "noise": None}.values(), *numbered, True, *own)),
-            (backward, (*given, *fixed.values(), *options, True, *own)),
-            (backward, (*given, *drawn.values(), *options, False, *own)),
-            (backward, (*given, *drawn.values(), *numbered, False, *own)),
-        ]

@@ -12,7 +12,7 @@ import torch
 
 import p3kernels
 from p3kernels import backends, checks
-from p3kernels.backends import choose_backend, in_one_launch
+from p3kernels.backends import choose_backend, cuda_in_tritons_place
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -231,12 +231,12 @@ def test_an_old_gpu_gets_the_reference_and_one_line_why(t4_and_a100, recwarn):
 def test_one_launch_is_preferred_where_nobody_asked(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(backends, "backend_reason", lambda name, index=None: "available")
-    assert in_one_launch("triton", None, lambda: True) == "cuda"
-    assert in_one_launch("triton", None, lambda: False) == "triton"
-    assert in_one_launch("triton", "triton", lambda: True) == "triton"
-    assert in_one_launch("cpu", None, lambda: True) == "cpu"
+    assert cuda_in_tritons_place("triton", None, lambda: True) == "cuda"
+    assert cuda_in_tritons_place("triton", None, lambda: False) == "triton"
+    assert cuda_in_tritons_place("triton", "triton", lambda: True) == "triton"
+    assert cuda_in_tritons_place("cpu", None, lambda: True) == "cpu"
     monkeypatch.setenv("P3_BACKEND", "triton")
-    assert in_one_launch("triton", None, lambda: True) == "triton"
+    assert cuda_in_tritons_place("triton", None, lambda: True) == "triton"
 
 
 def test_cuda_kernels_say_why_they_do_not_run(monkeypatch):

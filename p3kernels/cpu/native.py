@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from p3kernels.activations import Activation
 from p3kernels.backends import load_extension
 
 
@@ -25,13 +26,12 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def moments_forward(
-    kind: int, parameter: float, mean: Tensor, var: Tensor, bias: Tensor | None, out_mean: Tensor, out_var: Tensor
+    activation: Activation, mean: Tensor, var: Tensor, bias: Tensor | None, out_mean: Tensor, out_var: Tensor
 ) -> None:
     """out = moments of activation(x + bias), x ~ N(mean, var); all [R, O], bias [O]. In place allowed."""
     rows, columns = (mean.shape[0], mean.shape[1]) if bias is not None else (1, mean.numel())
     _function("moments_forward", mean)(
-        kind,
-        parameter,
+        *activation,
         _address(mean),
         _address(var),
         _address(bias),
@@ -44,8 +44,7 @@ def moments_forward(
 
 
 def moments_backward(
-    kind: int,
-    parameter: float,
+    activation: Activation,
     mean: Tensor,
     var: Tensor,
     bias: Tensor | None,
@@ -59,8 +58,7 @@ def moments_backward(
     """d_mean, d_var of `moments_forward`; out_mean and out_var get the forward values again. In place allowed."""
     rows, columns = (mean.shape[0], mean.shape[1]) if bias is not None else (1, mean.numel())
     _function("moments_backward", mean)(
-        kind,
-        parameter,
+        *activation,
         _address(mean),
         _address(var),
         _address(bias),
@@ -76,11 +74,10 @@ def moments_backward(
     )
 
 
-def activation_forward(kind: int, parameter: float, x: Tensor, shift: Tensor, out: Tensor) -> None:
+def activation_forward(activation: Activation, x: Tensor, shift: Tensor, out: Tensor) -> None:
     """out [R, O] = activation(x + shift), shift [S, O] for row r being r mod S. In place allowed."""
     _function("activation_forward", x)(
-        kind,
-        parameter,
+        *activation,
         _address(x),
         _address(shift),
         shift.shape[0],
@@ -91,10 +88,10 @@ def activation_forward(kind: int, parameter: float, x: Tensor, shift: Tensor, ou
     )
 
 
-def activation_backward(kind: int, parameter: float, out: Tensor, d_out: Tensor, d_x: Tensor) -> None:
+def activation_backward(activation: Activation, out: Tensor, d_out: Tensor, d_x: Tensor) -> None:
     """d_x = d_out · activation′, from the activation's output. In place allowed."""
     _function("activation_backward", out)(
-        kind, parameter, _address(out), _address(d_out), _address(d_x), out.numel(), torch.get_num_threads()
+        *activation, _address(out), _address(d_out), _address(d_x), out.numel(), torch.get_num_threads()
     )
 
 
@@ -160,7 +157,7 @@ def latent_backward(d_latent: Tensor, noise: Tensor, d_mean: Tensor, d_std: Tens
 
 
 def normal(
-    seed: int, stream: int, first_sample: int, first_row: int, out: Tensor, numbers: Tensor | None = None
+    seed: Tensor | int, stream: int, first_sample: int, first_row: int, out: Tensor, numbers: Tensor | None = None
 ) -> None:
     """Fills out [n, R, Z] with the standard normals of samples first_sample.. and rows first_row.. .
 
@@ -169,13 +166,12 @@ def normal(
     samples, rows, columns = out.shape
     name, which = ("normal", first_row) if numbers is None else ("normal_of_rows", _address(numbers))
     _function(name, out)(
-        seed, stream, first_sample, samples, which, rows, columns, _address(out), torch.get_num_threads()
+        int(seed), stream, first_sample, samples, which, rows, columns, _address(out), torch.get_num_threads()
     )
 
 
 def units_forward(
-    kind: int,
-    parameter: float,
+    activation: Activation,
     pre: Tensor,
     bias: Tensor,
     pre_rest: Tensor,
@@ -192,8 +188,7 @@ def units_forward(
     alone and may be [1, R, O]. pre_rest [R, O] is the variance beside that of the tangents or, with `whole`, all of it.
     """
     _function("units_forward", pre)(
-        kind,
-        parameter,
+        *activation,
         _address(pre),
         pre.shape[0] - 1,
         _address(bias),
@@ -211,8 +206,7 @@ def units_forward(
 
 
 def units_backward(
-    kind: int,
-    parameter: float,
+    activation: Activation,
     pre: Tensor,
     bias: Tensor,
     pre_rest: Tensor,
@@ -227,8 +221,7 @@ def units_backward(
 ) -> None:
     """d_pre [1 + K, R, O] and d_pre_rest [R, O] of `units_forward`; d_rest and d_curvature may be None as there."""
     _function("units_backward", pre)(
-        kind,
-        parameter,
+        *activation,
         _address(pre),
         pre.shape[0] - 1,
         _address(bias),

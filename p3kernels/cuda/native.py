@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from p3kernels import backends
+from p3kernels.activations import Activation
 
 Address = tuple[int, bool]
 """Of a tensor, and whether it holds bfloat16."""
@@ -57,18 +58,17 @@ def _std_stride(std: Tensor) -> int:
 
 
 def moments_forward(
-    kind: int, parameter: float, mean: Tensor, var: Tensor, bias: Tensor | None, out_mean: Tensor, out_var: Tensor
+    activation: Activation, mean: Tensor, var: Tensor, bias: Tensor | None, out_mean: Tensor, out_var: Tensor
 ) -> None:
     """out = moments of activation(x + bias), x ~ N(mean, var); all [R, O], bias [O]. In place allowed."""
     period = 1 if bias is None else bias.numel()
     outputs = (_tensor(out_mean), _tensor(out_var))
     inputs = (_tensor(mean), _tensor(var), _tensor(bias))
-    _run("activation_moments_forward", mean, kind, parameter, *inputs, period, *outputs, mean.numel())
+    _run("activation_moments_forward", mean, *activation, *inputs, period, *outputs, mean.numel())
 
 
 def moments_backward(
-    kind: int,
-    parameter: float,
+    activation: Activation,
     mean: Tensor,
     var: Tensor,
     bias: Tensor | None,
@@ -83,17 +83,17 @@ def moments_backward(
     period = 1 if bias is None else bias.numel()
     inputs = (_tensor(mean), _tensor(var), _tensor(bias))
     rest = [_tensor(tensor) for tensor in (d_out_mean, d_out_var, d_mean, d_var, out_mean, out_var)]
-    _run("activation_moments_backward", mean, kind, parameter, *inputs, period, *rest, mean.numel())
+    _run("activation_moments_backward", mean, *activation, *inputs, period, *rest, mean.numel())
 
 
-def activation_forward(kind: int, parameter: float, x: Tensor, shift: Tensor, out: Tensor) -> None:
+def activation_forward(activation: Activation, x: Tensor, shift: Tensor, out: Tensor) -> None:
     """out [R, O] = activation(x + shift), shift [S, O] for row r being r mod S. In place allowed."""
-    _run("activation_forward", x, kind, parameter, _tensor(x), _tensor(shift), shift.numel(), _tensor(out), x.numel())
+    _run("activation_forward", x, *activation, _tensor(x), _tensor(shift), shift.numel(), _tensor(out), x.numel())
 
 
-def activation_backward(kind: int, parameter: float, out: Tensor, d_out: Tensor, d_x: Tensor) -> None:
+def activation_backward(activation: Activation, out: Tensor, d_out: Tensor, d_x: Tensor) -> None:
     """d_x = d_out · activation′, from the activation's output. In place allowed."""
-    _run("activation_backward", out, kind, parameter, _tensor(out), _tensor(d_out), _tensor(d_x), out.numel())
+    _run("activation_backward", out, *activation, _tensor(out), _tensor(d_out), _tensor(d_x), out.numel())
 
 
 def _mixture(action: Tensor, means: Tensor, std: Tensor, offset: float) -> tuple[Any, ...]:
@@ -170,8 +170,7 @@ class Network:
     """One [O, I] a layer, contiguous."""
     biases: Sequence[Tensor | None]
     """One [O] a layer; None, or of no elements, where there is none."""
-    kind: int
-    parameter: float
+    activation: Activation
 
     @property
     def widths(self) -> list[int]:
@@ -182,7 +181,7 @@ class Network:
         """As the kernels take it."""
         biases = [None if bias is None or bias.numel() == 0 else bias for bias in self.biases]
         parameters = ([_tensor(weight) for weight in self.weights], [_tensor(bias) for bias in biases])
-        return *parameters, self.widths, self.kind, self.parameter
+        return *parameters, self.widths, *self.activation
 
 
 def one_dtype(tensors: Sequence[Tensor]) -> list[Tensor]:

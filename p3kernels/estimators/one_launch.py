@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from p3kernels import checks
 from p3kernels.activations import resolve_activation
-from p3kernels.backends import choose_backend, in_one_launch
-from p3kernels.cuda import mlp_actions
+from p3kernels.backends import choose_backend, cuda_in_tritons_place
+from p3kernels.cuda import one_launch
 from p3kernels.nn import mlp_layers
 
 
@@ -24,14 +24,14 @@ def act_in_one_launch(
         latent_std: [B, Z], of a latent that the kernel draws; None for z = latent_mean.
         backend: As for the ops.
     """
-    chosen = in_one_launch(choose_backend(backend, latent_mean), backend, lambda: True)
+    chosen = cuda_in_tritons_place(choose_backend(backend, latent_mean), backend, lambda: True)
     if chosen != "cuda":
         return None
     try:
         layers = mlp_layers(actor)
     except (TypeError, ValueError):
         return None  # layers that no kernel knows
-    if not mlp_actions.in_one_launch(context, latent_mean, layers.weights):
+    if not one_launch.actions_fit(context, latent_mean, layers.weights):
         return None
     checks.check_tensor("context", context, 2, chosen)
     checks.check_tensor("latent_mean", latent_mean, 2, chosen)
@@ -41,6 +41,4 @@ def act_in_one_launch(
     activation = resolve_activation(layers.activation, layers.activation_parameter)
     # On the CPU: no launch of its own. Without a latent to draw, the random numbers stay where they are.
     seed = torch.zeros(1, dtype=torch.int64) if latent_std is None else torch.randint(2**62, (1,))
-    return mlp_actions.sampled_actions(
-        context, latent_mean, latent_std, layers.weights, layers.biases, *activation, seed
-    )
+    return one_launch.mlp_actions(context, latent_mean, latent_std, layers.weights, layers.biases, activation, seed)

@@ -50,10 +50,10 @@ class NoiseSource:
         return None if self._rows is None else self._rows[first_row : first_row + out.shape[1]]
 
     def _draw(self, first_sample: int, first_row: int, out: Tensor) -> None:
-        native.normal(int(self._seed), 0, first_sample, first_row, out, self._numbers(first_row, out))
+        native.normal(self._seed, 0, first_sample, first_row, out, self._numbers(first_row, out))
 
     def _shift(self, out: Tensor, first_row: int) -> Tensor:
         """[1, R, Z] in float64: by how much the Sobol points of each row are moved, as normals."""
         shift = out.new_empty(1, *out.shape[1:], dtype=torch.float64)
-        native.normal(int(self._seed), SHIFT_STREAM, 0, first_row, shift, self._numbers(first_row, out))
+        native.normal(self._seed, SHIFT_STREAM, 0, first_row, shift, self._numbers(first_row, out))
         return shift

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from p3kernels.cpu import native
 from p3kernels.layered.workspace import Workspace
+from p3kernels.records import Backward, Gradients, MlpCovarianceInputs, MlpCovarianceOutputs
 from p3kernels.reference.mlp_covariance import SMALLEST_VAR
 
 TILE_ROWS = 2048
@@ -48,10 +49,10 @@ class _Layer:
 class _Network:
     """The parameters, in the forms in which the passes need them."""
 
-    def __init__(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], directions: Tensor, kind: int, parameter: float
-    ) -> None:
-        self.weights, self.biases, self.kind, self.parameter = weights, biases, kind, parameter
+    def __init__(self, inputs: MlpCovarianceInputs) -> None:
+        weights, directions = inputs.weights, inputs.directions
+        self.weights, self.biases = weights, [bias.contiguous() for bias in inputs.biases]
+        self.activation = inputs.activation
         self.stochastic, self.hidden, self.actions = directions.shape[0], len(weights) - 1, weights[-1].shape[0]
         self.columns = slice(weights[0].shape[1] - self.stochastic, None)
         # What the variances and the action's rows see of a layer: of the first its stochastic columns.
@@ -85,8 +86,7 @@ class _Network:
             gain, residual = (work.take(f"{name} {index}", rows, width) for name in ("gain", "residual"))
             curvature = work.take("curvature", rows, width) if last else None
             native.units_forward(
-                self.kind,
-                self.parameter,
+                self.activation,
                 pre,
                 self.biases[index],
                 pre_rest,
@@ -141,29 +141,22 @@ class _Network:
         return kept[::-1]
 
 
-def forward(
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    directions: Tensor,
-    kind: int,
-    parameter: float,
-) -> tuple[Tensor, Tensor]:
+def forward(inputs: MlpCovarianceInputs) -> MlpCovarianceOutputs:
     """Mean [B, A] and covariance [B, A, A]."""
-    network, work = _Network(weights, biases, directions, kind, parameter), Workspace(mean)
+    mean, var, weights = inputs.mean, inputs.var, inputs.weights
+    network, work = _Network(inputs), Workspace(mean)
     out_mean = mean.new_empty(mean.shape[0], network.actions)
     covariance = mean.new_empty(mean.shape[0], network.actions, network.actions)
     for begin in range(0, mean.shape[0], network.tile):
         tile = slice(begin, begin + network.tile)
         layers = network.units(work, mean[tile], var[tile])
         top = layers[-1].out[0] if layers else mean[tile]
-        torch.addmm(biases[-1], top, weights[-1].t(), out=out_mean[tile])
+        torch.addmm(network.biases[-1], top, weights[-1].t(), out=out_mean[tile])
         network.rows(work, layers, covariance[tile], var[tile])
-    return out_mean, covariance
+    return MlpCovarianceOutputs(out_mean, covariance)
 
 
-class _Gradients:
+class _TiledGradients:
     """What a backward pass adds up over the tiles, and the tile's part of it."""
 
     def __init__(self, network: _Network, mean: Tensor, var: Tensor) -> None:
@@ -239,8 +232,7 @@ class _Gradients:
             d_pre = work.take("d_pre", *layer.pre.shape)
             d_pre_rest = work.take("d_pre_rest", *layer.pre_rest.shape)
             native.units_backward(
-                network.kind,
-                network.parameter,
+                network.activation,
                 layer.pre,
                 network.biases[index],
                 layer.pre_rest,
@@ -278,28 +270,19 @@ class _Gradients:
         if not layers:
             torch.mm(d_out_mean, network.weights[-1], out=self.mean[tile])
 
-    def finish(self) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """d_mean, d_var, d_weights, d_biases."""
+    def finish(self) -> Gradients:
+        """The gradient of every tensor, once all tiles are added."""
         for seen, d_seen, d_square in zip(self.network.seen, self.seen, self.squares, strict=False):
             d_seen.addcmul_(seen, d_square, value=2)
-        return self.mean, self.var, self.weights, self.biases
+        return {"mean": self.mean, "var": self.var, "weights": self.weights, "biases": self.biases}
 
 
-def backward(
-    d_out_mean: Tensor,
-    d_covariance: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    directions: Tensor,
-    kind: int,
-    parameter: float,
-) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """d_mean, d_var, d_weights, d_biases."""
-    network = _Network(weights, biases, directions, kind, parameter)
-    gradients = _Gradients(network, mean, var)
+def backward(request: Backward[MlpCovarianceInputs, MlpCovarianceOutputs]) -> Gradients:
+    """The gradient of every tensor but the directions."""
+    inputs, d_outputs = request.inputs, request.d_outputs
+    mean, var, network = inputs.mean, inputs.var, _Network(inputs)
+    gradients = _TiledGradients(network, mean, var)
     for begin in range(0, mean.shape[0], network.tile):
         tile = slice(begin, begin + network.tile)
-        gradients.tile(tile, d_out_mean[tile], d_covariance[tile], mean[tile], var[tile])
+        gradients.tile(tile, d_outputs.mean[tile], d_outputs.covariance[tile], mean[tile], var[tile])
     return gradients.finish()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
+from p3kernels.records import Backward, Gradients, MlpMomentsInputs, MlpMomentsOutputs
 
 CHUNK_ROWS = 2048
 
@@ -26,12 +27,12 @@ def _squares(weights: Sequence[Tensor], stochastic: int) -> list[Tensor]:
     return [first.square(), *(weight.square() for weight in weights[1:])]
 
 
-def _saved_views(saved: Tensor, rows: int, widths: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+def _kept_views(kept: Tensor, rows: int, widths: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """The pre-activation moments [B, O] of each activated layer, as views of the one buffer that holds them all."""
     views, at = [], 0
     for width in widths:
         size = rows * width
-        views.append((saved[at : at + size].view(rows, width), saved[at + size : at + 2 * size].view(rows, width)))
+        views.append((kept[at : at + size].view(rows, width), kept[at + size : at + 2 * size].view(rows, width)))
         at += 2 * size
     return views
 
@@ -43,26 +44,25 @@ def _parameter_gradient(parameter: Tensor, layer: int) -> Tensor:
     return parameter.new_zeros(parameter.shape[::-1]).t() if layer == 0 else torch.zeros_like(parameter)
 
 
-def forward(
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    kind: int,
-    parameter: float,
-    activate_last: bool,
-    save: bool,
-    kernels: Any = native,
-    chunk_rows: int = CHUNK_ROWS,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Output moments [B, O] and the flat buffer of pre-activation moments (empty unless `save`).
+def _present(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[Tensor]:
+    """The biases, contiguous, zeros for none."""
+    pairs = zip(weights, biases, strict=True)
+    return [bias.contiguous() if bias.numel() > 0 else weight.new_zeros(weight.shape[0]) for weight, bias in pairs]
 
-    `kernels` has the functions of `native`, `chunk_rows` is how many rows go through the network at once.
+
+def forward(inputs: MlpMomentsInputs, kernels: Any = native, chunk_rows: int = CHUNK_ROWS) -> MlpMomentsOutputs:
+    """Output moments, and the pre-activation moments if `save`.
+
+    Args:
+        inputs: All of one dtype.
+        kernels: The functions of `native`, for the tensors' device.
+        chunk_rows: How many rows go through the network at once.
     """
+    mean, var, weights, activated = inputs.mean, inputs.var, inputs.weights, inputs.activated
+    biases, save = _present(weights, inputs.biases), inputs.save
     rows = mean.shape[0]
-    activated = [weight.shape[0] for weight in (weights if activate_last else weights[:-1])]
-    saved = mean.new_empty(2 * rows * sum(activated) if save else 0)
-    pre_activations = _saved_views(saved, rows, activated) if save else []
+    kept = mean.new_empty(2 * rows * sum(activated) if save else 0)
+    pre_activations = _kept_views(kept, rows, activated) if save else []
     out_mean = mean.new_empty(rows, weights[-1].shape[0])
     out_var = torch.empty_like(out_mean)
     chunk = min(chunk_rows, rows)
@@ -90,35 +90,25 @@ def forward(
             )
             torch.mm(chunk_mean, weight.t(), out=pre_mean)
             torch.mm(chunk_var, square.t(), out=pre_var)
-            kernels.moments_forward(kind, parameter, pre_mean, pre_var, bias, to_mean, to_var)
+            kernels.moments_forward(inputs.activation, pre_mean, pre_var, bias, to_mean, to_var)
             chunk_mean, chunk_var = to_mean, to_var
-    return out_mean, out_var, saved
+    return MlpMomentsOutputs(out_mean, out_var, kept)
 
 
 def backward(
-    d_out_mean: Tensor,
-    d_out_var: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    saved: Tensor,
-    kind: int,
-    parameter: float,
-    activate_last: bool,
-    need_inputs: tuple[bool, bool],
-    need_parameters: bool,
-    kernels: Any = native,
-    chunk_rows: int = CHUNK_ROWS,
-) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """d_mean, d_var, d_weights, d_biases; inputs not needed come back as empty tensors, parameters as empty lists."""
-    rows = mean.shape[0]
-    layers = len(weights)
-    activated = [weight.shape[0] for weight in (weights if activate_last else weights[:-1])]
-    pre_activations = _saved_views(saved, rows, activated)
+    request: Backward[MlpMomentsInputs, MlpMomentsOutputs], kernels: Any = native, chunk_rows: int = CHUNK_ROWS
+) -> Gradients:
+    """The gradients asked for; weights and biases come together. Arguments as for `forward`."""
+    inputs, d_outputs = request.inputs, request.d_outputs
+    mean, var, weights, activated = inputs.mean, inputs.var, inputs.weights, inputs.activated
+    biases = _present(weights, inputs.biases)
+    rows, layers = mean.shape[0], len(weights)
+    pre_activations = _kept_views(request.outputs.kept, rows, activated)
     squares = _squares(weights, var.shape[1])
-    d_mean = mean.new_empty(mean.shape) if need_inputs[0] else mean.new_empty(0)
-    d_var = var.new_empty(var.shape) if need_inputs[1] else var.new_empty(0)
+    need_mean, need_var = "mean" in request.wanted, "var" in request.wanted
+    need_parameters = not request.wanted.isdisjoint({"weights", "biases"})
+    d_mean = mean.new_empty(mean.shape if need_mean else 0)
+    d_var = var.new_empty(var.shape if need_var else 0)
     d_weights = [_parameter_gradient(weight, layer) for layer, weight in enumerate(weights)] if need_parameters else []
     d_squares = [_parameter_gradient(square, layer) for layer, square in enumerate(squares)] if need_parameters else []
     d_biases = [torch.zeros_like(bias) for bias in biases] if need_parameters else []
@@ -135,11 +125,11 @@ def backward(
             first, second = (buffer[: count * width].view(count, width) for buffer in scratch[index])
             return first, second
 
-        g_mean, g_var = d_out_mean[begin:end], d_out_var[begin:end]
-        if activate_last:
+        g_mean, g_var = d_outputs.mean[begin:end], d_outputs.var[begin:end]
+        if inputs.activate_last:
             pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[-1])
             to_mean, to_var = pair(layers % 2, activated[-1])
-            kernels.moments_backward(kind, parameter, pre_mean, pre_var, biases[-1], g_mean, g_var, to_mean, to_var)
+            kernels.moments_backward(inputs.activation, pre_mean, pre_var, biases[-1], g_mean, g_var, to_mean, to_var)
             g_mean, g_var = to_mean, to_var
         for layer in reversed(range(layers)):
             if layer > 0:
@@ -150,8 +140,7 @@ def backward(
                 torch.mm(g_var, squares[layer], out=below_var)
                 pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[layer - 1])
                 kernels.moments_backward(
-                    kind,
-                    parameter,
+                    inputs.activation,
                     pre_mean,
                     pre_var,
                     biases[layer - 1],
@@ -164,9 +153,9 @@ def backward(
                 )
             else:
                 in_mean, in_var = mean[begin:end], var[begin:end]
-                if need_inputs[0]:
+                if need_mean:
                     torch.mm(g_mean, weights[0], out=d_mean[begin:end])
-                if need_inputs[1]:
+                if need_var:
                     torch.mm(g_var, squares[0], out=d_var[begin:end])
             if need_parameters:
                 d_weights[layer].addmm_(g_mean.t(), in_mean)
@@ -178,5 +167,9 @@ def backward(
     for weight, d_weight, d_square in zip(weights, d_weights, d_squares, strict=False):
         stochastic = slice(weight.shape[1] - d_square.shape[1], None)
         d_weight[:, stochastic].addcmul_(weight[:, stochastic], d_square, value=2)
-    d_weights = [d_weight.contiguous() for d_weight in d_weights]
-    return d_mean, d_var, d_weights, d_biases
+    return {
+        "mean": d_mean,
+        "var": d_var,
+        "weights": [d_weight.contiguous() for d_weight in d_weights],
+        "biases": [d_bias[: bias.numel()] for d_bias, bias in zip(d_biases, inputs.biases, strict=False)],
+    }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
 from p3kernels.layered.workspace import Workspace
+from p3kernels.records import Backward, Gradients, MlpCovarianceOutputs, MlpUnscentedInputs
 from p3kernels.reference.mlp_covariance import SMALLEST_VAR
 from p3kernels.reference.mlp_unscented import point_directions
 
@@ -18,10 +17,10 @@ TILE_POINTS = 4096
 class _Pass:
     """The points of one tile of R rows at a time, [2 J, R, ·]: the first J with + and the others with −."""
 
-    def __init__(
-        self, var: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], kind: int, parameter: float
-    ) -> None:
-        self.weights, self.biases, self.kind, self.parameter = weights, biases, kind, parameter
+    def __init__(self, inputs: MlpUnscentedInputs) -> None:
+        var, weights = inputs.var, inputs.weights
+        self.weights, self.biases = weights, [bias.contiguous() for bias in inputs.biases]
+        self.activation = inputs.activation
         self.stochastic = var.shape[1]
         self.seen = weights[0][:, weights[0].shape[1] - self.stochastic :]
         self.directions = point_directions(self.stochastic, var.dtype, var.device)[:, None]
@@ -42,23 +41,22 @@ class _Pass:
         torch.neg(pre[:half], out=pre[half:])
         if len(self.weights) == 1:
             return [], pre.add_(centre)
-        native.activation_forward(self.kind, self.parameter, pre.flatten(0, 1), centre, pre)
+        native.activation_forward(self.activation, pre.flatten(0, 1), centre, pre)
         layers = [pre]
         for index, (weight, bias) in enumerate(zip(self.weights[1:], self.biases[1:], strict=True), 1):
             out = self.work.take(f"points {index}", count, rows, weight.shape[0])
             torch.mm(layers[-1].flatten(0, 1), weight.t(), out=out.flatten(0, 1))
             if index == len(self.weights) - 1:
                 return layers, out.add_(bias)
-            native.activation_forward(self.kind, self.parameter, out.flatten(0, 1), bias[None], out)
+            native.activation_forward(self.activation, out.flatten(0, 1), bias[None], out)
             layers.append(out)
         raise AssertionError  # the last layer has returned
 
 
-def forward(
-    mean: Tensor, var: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], kind: int, parameter: float
-) -> tuple[Tensor, Tensor]:
+def forward(inputs: MlpUnscentedInputs) -> MlpCovarianceOutputs:
     """Mean [B, A] and covariance [B, A, A]."""
-    network, actions = _Pass(var, weights, biases, kind, parameter), weights[-1].shape[0]
+    mean, var = inputs.mean, inputs.var
+    network, actions = _Pass(inputs), inputs.weights[-1].shape[0]
     out_mean, covariance = mean.new_empty(len(mean), actions), mean.new_empty(len(mean), actions, actions)
     for begin in range(0, len(mean), network.tile):
         tile = slice(begin, begin + network.tile)
@@ -66,21 +64,14 @@ def forward(
         torch.mean(out, 0, out=out_mean[tile])
         deviation = out.sub_(out_mean[tile]).transpose(0, 1)
         covariance[tile].baddbmm_(deviation.mT, deviation, beta=0, alpha=1 / len(out))
-    return out_mean, covariance
+    return MlpCovarianceOutputs(out_mean, covariance)
 
 
-def backward(
-    d_out_mean: Tensor,
-    d_covariance: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    kind: int,
-    parameter: float,
-) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """d_mean, d_var, d_weights, d_biases."""
-    network, half = _Pass(var, weights, biases, kind, parameter), var.shape[1]
+def backward(request: Backward[MlpUnscentedInputs, MlpCovarianceOutputs]) -> Gradients:
+    """The gradient of every tensor."""
+    inputs, d_out_mean, d_covariance = request.inputs, request.d_outputs.mean, request.d_outputs.covariance
+    mean, var, weights, biases = inputs.mean, inputs.var, inputs.weights, inputs.biases
+    network, half = _Pass(inputs), var.shape[1]
     d_mean, d_var = mean.new_empty(mean.shape), var.new_empty(var.shape)
     d_weights = [weight.new_zeros(weight.shape) for weight in weights]
     d_biases = [bias.new_zeros(bias.shape) for bias in biases]
@@ -97,7 +88,7 @@ def backward(
             d_biases[index].add_(d_points.sum((0, 1)))
             below = network.work.take(f"d_points {index % 2}", *layers[index - 1].shape)
             torch.mm(d_points.flatten(0, 1), weights[index], out=below.flatten(0, 1))
-            native.activation_backward(kind, parameter, layers[index - 1], below, below)
+            native.activation_backward(network.activation, layers[index - 1], below, below)
             d_points = below
         d_centre, d_shift = d_points.sum(0), (d_points[:half] - d_points[half:]).flatten(0, 1)
         steps = network.steps(var[tile])
@@ -107,4 +98,4 @@ def backward(
         torch.mm(d_centre, weights[0], out=d_mean[tile])
         d_std = ((d_shift @ network.seen).view_as(steps) * network.directions).sum(0)
         torch.div(d_std, 2 * (var[tile] + SMALLEST_VAR).sqrt_(), out=d_var[tile])
-    return d_mean, d_var, d_weights, d_biases
+    return {"mean": d_mean, "var": d_var, "weights": d_weights, "biases": d_biases}

@@ -1,126 +1,95 @@
-"""The elementwise operators behind `elu_moments`, `relu_moments` and `leaky_relu_moments`, one a backend."""
+"""The elementwise operators behind `elu_moments`, `relu_moments` and `leaky_relu_moments`."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from p3kernels import checks
-from p3kernels.cpu import native
-from p3kernels.cuda import native as cuda_native
-from p3kernels.ops.second_derivatives import refuse_second_derivatives
+from p3kernels.activations import Activation
+from p3kernels.cpu import native as cpu
+from p3kernels.cuda import native as cuda
+from p3kernels.ops.register import Kernels, Operators
+from p3kernels.records import Backward, Gradients, result_dtype
 
 
-def result_dtype(tensor: Tensor) -> torch.dtype:
-    """What an operator answers with: bfloat16 is taken but never given."""
-    return torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
+class Inputs(NamedTuple):
+    """Of any shape, mean and variance of one."""
+
+    mean: Tensor
+    var: Tensor
+    activation_code: int
+    activation_parameter: float
+
+    @property
+    def activation(self) -> Activation:
+        """What the moments pass through."""
+        return Activation(self.activation_code, self.activation_parameter)
 
 
-def triton_launcher(module: str, name: str) -> Callable[..., Any]:
-    """A function of triton_kernels, imported when it is called: importing p3kernels imports no triton."""
+class Outputs(NamedTuple):
+    """Of the shape of the inputs."""
 
-    def launcher(*args: Any) -> Any:
-        return getattr(importlib.import_module(f"triton_kernels.{module}"), name)(*args)
-
-    return launcher
+    mean: Tensor
+    var: Tensor
 
 
-def define_operators(
-    backend: str,
-    device_types: str | None,
-    forward: Callable[..., tuple[Tensor, Tensor]],
-    backward: Callable[..., tuple[Tensor, Tensor]],
-) -> Any:
-    """Registers p3kernels::activation_moments_<backend> and its backward, with shapes and autograd; returns the first.
-
-    Args:
-        backend: The last part of the names.
-        device_types: What the kernels run on, None for any device.
-        forward: (mean, var, kind, parameter) → out_mean, out_var.
-        backward: (d_out_mean, d_out_var, mean, var, kind, parameter) → d_mean, d_var.
-    """
-
-    @torch.library.custom_op(f"p3kernels::activation_moments_{backend}", mutates_args=(), device_types=device_types)
-    def operator(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Tensor, Tensor]:
-        return forward(mean, var, kind, parameter)
-
-    @operator.register_fake
-    def _(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Tensor, Tensor]:
-        empty = torch.empty_like(mean, dtype=result_dtype(mean), memory_format=torch.contiguous_format)
-        return empty, torch.empty_like(empty)
-
-    @torch.library.custom_op(
-        f"p3kernels::activation_moments_backward_{backend}", mutates_args=(), device_types=device_types
-    )
-    def operator_backward(
-        d_out_mean: Tensor, d_out_var: Tensor, mean: Tensor, var: Tensor, kind: int, parameter: float
-    ) -> tuple[Tensor, Tensor]:
-        return backward(d_out_mean, d_out_var, mean, var, kind, parameter)
-
-    @operator_backward.register_fake
-    def _(
-        d_out_mean: Tensor, d_out_var: Tensor, mean: Tensor, var: Tensor, kind: int, parameter: float
-    ) -> tuple[Tensor, Tensor]:
-        contiguous = torch.contiguous_format
-        return torch.empty_like(mean, memory_format=contiguous), torch.empty_like(var, memory_format=contiguous)
-
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, float], output: tuple[Tensor, Tensor]) -> None:
-        mean, var, ctx.kind, ctx.parameter = inputs
-        ctx.save_for_backward(mean, var)
-
-    def differentiate(ctx: Any, d_out_mean: Tensor, d_out_var: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        mean, var = ctx.saved_tensors
-        d_mean, d_var = operator_backward(d_out_mean, d_out_var, mean, var, ctx.kind, ctx.parameter)
-        return d_mean, d_var, None, None
-
-    operator.register_autograd(differentiate, setup_context=setup_context)
-    refuse_second_derivatives(operator_backward, backend)
-    return operator
+def _fake(inputs: Inputs) -> Outputs:
+    empty = torch.empty_like(inputs.mean, dtype=result_dtype(inputs.mean), memory_format=torch.contiguous_format)
+    return Outputs(empty, torch.empty_like(empty))
 
 
-def _launchers(kernels: Any) -> tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor]]]:
-    """Forward and backward by the functions of a `native` module, the CPU's or the GPU's."""
+def _native(kernels: Any) -> Kernels[Inputs, Outputs]:
+    """By the functions of a `native` module, the CPU's or the GPU's."""
 
-    def forward(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Tensor, Tensor]:
-        mean, var = mean.contiguous(), var.contiguous()
+    def forward(inputs: Inputs) -> Outputs:
+        mean, var = inputs.mean.contiguous(), inputs.var.contiguous()
         out_mean = torch.empty_like(mean, dtype=result_dtype(mean))
         out_var = torch.empty_like(out_mean)
-        kernels.moments_forward(kind, parameter, mean, var, None, out_mean, out_var)
-        return out_mean, out_var
+        kernels.moments_forward(inputs.activation, mean, var, None, out_mean, out_var)
+        return Outputs(out_mean, out_var)
 
-    def backward(
-        d_out_mean: Tensor, d_out_var: Tensor, mean: Tensor, var: Tensor, kind: int, parameter: float
-    ) -> tuple[Tensor, Tensor]:
-        mean, var = mean.contiguous(), var.contiguous()
+    def backward(request: Backward[Inputs, Outputs]) -> Gradients:
+        mean, var = request.inputs.mean.contiguous(), request.inputs.var.contiguous()
         d_mean, d_var = torch.empty_like(mean), torch.empty_like(var)
-        incoming = (d_out_mean.contiguous(), d_out_var.contiguous())
-        kernels.moments_backward(kind, parameter, mean, var, None, *incoming, d_mean, d_var)
-        return d_mean, d_var
+        incoming = request.d_outputs
+        kernels.moments_backward(request.inputs.activation, mean, var, None, *incoming, d_mean, d_var)
+        return {"mean": d_mean, "var": d_var}
 
-    return forward, backward
-
-
-_OPERATORS = {
-    "cpu": define_operators("cpu", "cpu", *_launchers(native)),
-    "cuda": define_operators("cuda", None, *_launchers(cuda_native)),
-    "triton": define_operators(
-        "triton",
-        None,
-        triton_launcher("activation_moments", "forward"),
-        triton_launcher("activation_moments", "backward"),
-    ),
-}
+    return Kernels(forward, backward)
 
 
-def run_activation_moments(
-    backend: str, mean: Tensor, var: Tensor, kind: int, parameter: float
-) -> tuple[Tensor, Tensor]:
+def _triton() -> Any:
+    return importlib.import_module("triton_kernels.activation_moments")  # triton is not imported with the package
+
+
+def _triton_forward(inputs: Inputs) -> Outputs:
+    return Outputs(*_triton().forward(inputs.mean, inputs.var, *inputs.activation))
+
+
+def _triton_backward(request: Backward[Inputs, Outputs]) -> Gradients:
+    inputs = request.inputs
+    d_mean, d_var = _triton().backward(*request.d_outputs, inputs.mean, inputs.var, *inputs.activation)
+    return {"mean": d_mean, "var": d_var}
+
+
+_OPERATORS = Operators(
+    "activation_moments",
+    Inputs,
+    Outputs,
+    fake=_fake,
+    kernels={"cpu": _native(cpu), "cuda": _native(cuda), "triton": Kernels(_triton_forward, _triton_backward)},
+    differentiable=("mean", "var"),
+)
+
+
+def run_activation_moments(backend: str, mean: Tensor, var: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
     """The operator of a backend on checked arguments."""
-    return _OPERATORS[backend](mean, var, kind, float(parameter))
+    out = _OPERATORS(backend, Inputs(mean, var, activation.code, activation.parameter))
+    return out.mean, out.var
 
 
 def check_moments(mean: Tensor, var: Tensor, backend: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from p3kernels import checks, reference
-from p3kernels.activations import ELU, check_parameter
+from p3kernels.activations import ELU, Activation, check_parameter
 from p3kernels.backends import choose_backend
 from p3kernels.ops.activation_moments import check_moments, run_activation_moments
 
@@ -32,4 +32,4 @@ def elu_moments(mean: Tensor, var: Tensor, alpha: float = 1.0, *, backend: str |
     check_parameter("alpha", alpha, positive=True)
     if chosen == "reference":
         return reference.elu_moments(mean, var, alpha)
-    return run_activation_moments(chosen, mean, var, ELU, alpha)
+    return run_activation_moments(chosen, mean, var, Activation(ELU, float(alpha)))

@@ -2,84 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
-from p3kernels.backends import choose_backend, in_one_launch
+from p3kernels.backends import choose_backend, cuda_in_tritons_place
 from p3kernels.cuda import native
 from p3kernels.ops.mixture_log_prob import check_action
-from p3kernels.ops.second_derivatives import refuse_second_derivatives
+from p3kernels.ops.register import Kernels, Operators
+from p3kernels.records import Backward, Gradients, map_tensors
 
 
-@torch.library.custom_op("p3kernels::gaussian_head_cuda", mutates_args=())
-def _operator(
-    action: Tensor, mean: Tensor, var: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log_prob, entropy and KL, [B] float32 each."""
-    outputs = [torch.empty(action.shape[0], dtype=torch.float32, device=action.device) for _ in range(3)]
-    tensors = [tensor.contiguous() for tensor in (action, mean, var, std, old_mean, old_std)]
-    native.gaussian_head_forward(tensors, outputs)
-    return outputs[0], outputs[1], outputs[2]
+class Inputs(NamedTuple):
+    """What `gaussian_head` takes, checked."""
+
+    action: Tensor
+    mean: Tensor
+    var: Tensor
+    std: Tensor
+    old_mean: Tensor
+    old_std: Tensor
 
 
-@_operator.register_fake
-def _(
-    action: Tensor, mean: Tensor, var: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    out = action.new_empty(action.shape[0], dtype=torch.float32)
-    return out, torch.empty_like(out), torch.empty_like(out)
+class Outputs(NamedTuple):
+    """What `gaussian_head` gives, [B] each."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    kl: Tensor
 
 
-@torch.library.custom_op("p3kernels::gaussian_head_backward_cuda", mutates_args=())
-def _operator_backward(
-    d_log_prob: Tensor,
-    d_entropy: Tensor,
-    d_kl: Tensor,
-    action: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    std: Tensor,
-    old_mean: Tensor,
-    old_std: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """d_action, d_mean, d_var [B, A] and d_std of the shape of std, each in its tensor's dtype."""
-    tensors = [tensor.contiguous() for tensor in (action, mean, var, std, old_mean, old_std)]
-    d_action, d_mean, d_var = (torch.empty_like(tensor) for tensor in tensors[:3])
-    d_std = torch.empty(action.shape, dtype=torch.float32, device=action.device)
-    incoming = [gradient.contiguous() for gradient in (d_log_prob, d_entropy, d_kl)]
-    native.gaussian_head_backward(tensors, incoming, d_action, d_mean, d_var, d_std)
-    return d_action, d_mean, d_var, (d_std if std.dim() == 2 else d_std.sum(0)).to(std.dtype)
+def _fake(inputs: Inputs) -> Outputs:
+    out = inputs.action.new_empty(inputs.action.shape[0], dtype=torch.float32)
+    return Outputs(out, torch.empty_like(out), torch.empty_like(out))
 
 
-@_operator_backward.register_fake
-def _(
-    d_log_prob: Tensor,
-    d_entropy: Tensor,
-    d_kl: Tensor,
-    action: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    std: Tensor,
-    old_mean: Tensor,
-    old_std: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    like = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (action, mean, var, std)]
-    return like[0], like[1], like[2], like[3]
+def _forward(inputs: Inputs) -> Outputs:
+    rows, device = inputs.action.shape[0], inputs.action.device
+    outputs = Outputs(*(torch.empty(rows, dtype=torch.float32, device=device) for _ in range(3)))
+    native.gaussian_head_forward(map_tensors(inputs, Tensor.contiguous), outputs)
+    return outputs
 
 
-def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs)
+def _backward(request: Backward[Inputs, Outputs]) -> Gradients:
+    inputs = map_tensors(request.inputs, Tensor.contiguous)
+    d_action, d_mean, d_var = (torch.empty_like(tensor) for tensor in (inputs.action, inputs.mean, inputs.var))
+    d_std = torch.empty(inputs.action.shape, dtype=torch.float32, device=inputs.action.device)
+    native.gaussian_head_backward(inputs, request.d_outputs, d_action, d_mean, d_var, d_std)
+    return {
+        "action": d_action,
+        "mean": d_mean,
+        "var": d_var,
+        "std": d_std if inputs.std.dim() == 2 else d_std.sum(0),
+    }
 
 
-def _differentiate(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-    return *_operator_backward(*d_outputs, *ctx.saved_tensors), None, None
-
-
-_operator.register_autograd(_differentiate, setup_context=_setup_context)
-refuse_second_derivatives(_operator_backward, "cuda")
+_OPERATORS = Operators(
+    "gaussian_head",
+    Inputs,
+    Outputs,
+    fake=_fake,
+    kernels={"cuda": Kernels(_forward, _backward)},
+    differentiable=("action", "mean", "var", "std"),
+)
 
 
 @checks.full_precision
@@ -117,9 +104,10 @@ def gaussian_head(
         checks.check_like(name, tensor, "action", action, chosen)
         checks.check_shape(name, tensor, action.shape)
     checks.check_values("var", var)
-    if in_one_launch(chosen, backend, lambda: True) == "cuda":
-        return _operator(action, mean, var, std, old_mean, old_std)
-    tensors = (action, mean, var, std, old_mean, old_std)
+    inputs = Inputs(action, mean, var, std, old_mean, old_std)
+    if cuda_in_tritons_place(chosen, backend, lambda: True) == "cuda":
+        out = _OPERATORS("cuda", inputs)
+        return out.log_prob, out.entropy, out.kl
     if chosen == "triton":
-        tensors = tuple(tensor.float() for tensor in tensors)  # type: ignore[assignment]
-    return reference.gaussian_head(*tensors)
+        inputs = map_tensors(inputs, Tensor.float)
+    return reference.gaussian_head(*inputs)

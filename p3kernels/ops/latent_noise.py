@@ -6,12 +6,15 @@ taken over the same latents, draws it again here.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from p3kernels import checks
 from p3kernels.backends import choose_backend
 from p3kernels.layered.latent_noise import NoiseSource
+from p3kernels.ops.register import Kernels, Operators
 from p3kernels.reference.latent_noise import latent_noise
 from p3kernels.transforms import transformed
 
@@ -60,18 +63,38 @@ def seed_tensor(seed: int | Tensor | None, noise: Tensor | None, device: torch.d
     return torch.randint(2**62, (1,), device=device)
 
 
-@torch.library.custom_op("p3kernels::latent_noise_sample_cpu", mutates_args=(), device_types="cpu")
-def _sample_cpu(
-    like: Tensor, seed: Tensor, rows: Tensor | None, sample: int, num_samples: int, sampling: str
-) -> Tensor:
-    out = torch.empty(1, *like.shape, dtype=like.dtype)
-    NoiseSource(seed, num_samples, sampling, like, rows).fill(out, sample, 0)
-    return out[0]
+class Inputs(NamedTuple):
+    """What names the noise of one sample."""
+
+    like: Tensor
+    """[B, Z]; its values do not matter."""
+    seed: Tensor
+    """One int64."""
+    rows: Tensor | None
+    """int64 [B], contiguous: the numbers of the rows; None for their places."""
+    sample: int
+    num_samples: int
+    sampling: str
 
 
-@_sample_cpu.register_fake
-def _(like: Tensor, seed: Tensor, rows: Tensor | None, sample: int, num_samples: int, sampling: str) -> Tensor:
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+class Outputs(NamedTuple):
+    """What was drawn."""
+
+    noise: Tensor
+    """[B, Z]."""
+
+
+def _fake(inputs: Inputs) -> Outputs:
+    return Outputs(torch.empty(inputs.like.shape, dtype=inputs.like.dtype, device=inputs.like.device))
+
+
+def _cpu(inputs: Inputs) -> Outputs:
+    out = torch.empty(1, *inputs.like.shape, dtype=inputs.like.dtype)
+    NoiseSource(inputs.seed, inputs.num_samples, inputs.sampling, inputs.like, inputs.rows).fill(out, inputs.sample, 0)
+    return Outputs(out[0])
+
+
+_OPERATORS = Operators("latent_noise_sample", Inputs, Outputs, fake=_fake, kernels={"cpu": Kernels(_cpu)})
 
 
 def noise_of_sample(
@@ -95,9 +118,8 @@ def noise_of_sample(
         backend: As for the ops. The GPU backends' noise is made by torch, to their rounding.
     """
     if choose_backend(backend, like, seed, rows) == "cpu":
-        return torch.ops.p3kernels.latent_noise_sample_cpu(
-            like.detach(), seed, None if rows is None else rows.contiguous(), sample, num_samples, sampling
-        )
+        contiguous = None if rows is None else rows.contiguous()
+        return _OPERATORS("cpu", Inputs(like.detach(), seed, contiguous, sample, num_samples, sampling)).noise
     numbers = like.shape[0] if rows is None else rows
     return latent_noise(
         seed, num_samples, numbers, like.shape[1], sampling, like.dtype, like.device, range(sample, sample + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from p3kernels import checks, reference
-from p3kernels.activations import LEAKY_RELU, check_parameter
+from p3kernels.activations import LEAKY_RELU, Activation, check_parameter
 from p3kernels.backends import choose_backend
 from p3kernels.ops.activation_moments import check_moments, run_activation_moments
 
@@ -32,4 +32,4 @@ def leaky_relu_moments(
     check_parameter("negative_slope", negative_slope, positive=False)
     if chosen == "reference":
         return reference.leaky_relu_moments(mean, var, negative_slope)
-    return run_activation_moments(chosen, mean, var, LEAKY_RELU, negative_slope)
+    return run_activation_moments(chosen, mean, var, Activation(LEAKY_RELU, float(negative_slope)))

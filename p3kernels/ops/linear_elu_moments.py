@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from p3kernels import checks, reference
-from p3kernels.activations import ELU, check_parameter
+from p3kernels.activations import ELU, Activation, check_parameter
 from p3kernels.backends import choose_backend
 from p3kernels.ops.linear_moments import check_linear
 from p3kernels.ops.mlp_moments import run_mlp_moments
@@ -44,4 +44,5 @@ def linear_elu_moments(
     dots = checks.dot_precision(precision, chosen)
     if chosen == "reference":
         return reference.linear_elu_moments(mean, var, weight, bias, alpha)
-    return run_mlp_moments(chosen, mean, var, [weight], [bias], ELU, alpha, True, dots)
+    behind = Activation(ELU, float(alpha))
+    return run_mlp_moments(chosen, mean, var, [weight], [bias], behind, activate_last=True, precision=dots)

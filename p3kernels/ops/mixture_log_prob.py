@@ -2,113 +2,106 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.library import CustomOpDef
 
 from p3kernels import checks, reference
 from p3kernels.backends import choose_backend
-from p3kernels.cpu import native
-from p3kernels.cuda import native as cuda_native
-from p3kernels.ops.second_derivatives import refuse_second_derivatives
+from p3kernels.cpu import native as cpu
+from p3kernels.cuda import native as cuda
+from p3kernels.ops.register import Kernels, Operators
+from p3kernels.records import Backward, Gradients, map_tensors, result_dtype
 
 
-@torch.library.custom_op("p3kernels::mixture_log_prob_cpu", mutates_args=(), device_types="cpu")
-def mixture_log_prob_cpu(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
-    """[B, A], [N, B, A], [A] | [B, A] → [B]."""
-    log_sum = action.new_empty(action.shape[0])
-    native.mixture_forward(action.contiguous(), means.contiguous(), std.contiguous(), log_sum)
-    return log_sum.sub_(math.log(means.shape[0]))
+class Inputs(NamedTuple):
+    """What `mixture_log_prob` takes, checked."""
+
+    action: Tensor
+    """[B, A]."""
+    means: Tensor
+    """[N, B, A]."""
+    std: Tensor
+    """[A] or [B, A]."""
 
 
-@torch.library.custom_op("p3kernels::mixture_log_prob_backward_cpu", mutates_args=(), device_types="cpu")
-def mixture_log_prob_backward_cpu(
-    d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """d_action [B, A], d_means [N, B, A], d_std of the shape of std."""
-    action, means, std = action.contiguous(), means.contiguous(), std.contiguous()
-    d_action, d_std = torch.zeros_like(action), torch.zeros_like(action)
-    d_means = torch.empty_like(means)
-    log_sum = log_prob + math.log(means.shape[0])
-    native.mixture_backward(action, means, std, log_sum, d_log_prob.contiguous(), d_means, d_action, d_std)
-    return d_action, d_means, d_std if std.dim() == 2 else d_std.sum(0)
+class Outputs(NamedTuple):
+    """What `mixture_log_prob` gives."""
+
+    log_prob: Tensor
+    """[B]."""
 
 
-@torch.library.custom_op("p3kernels::mixture_log_prob_triton", mutates_args=())
-def mixture_log_prob_triton(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
-    """[B, A], [N, B, A], [A] | [B, A] → [B], float32."""
-    from triton_kernels import mixture_log_prob as kernel  # noqa: PLC0415  triton is not imported with the package
-
-    return kernel.forward(action, means, std)
+def _contiguous(inputs: Inputs) -> Inputs:
+    return map_tensors(inputs, Tensor.contiguous)
 
 
-@torch.library.custom_op("p3kernels::mixture_log_prob_backward_triton", mutates_args=())
-def mixture_log_prob_backward_triton(
-    d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """d_action [B, A], d_means [N, B, A], d_std of the shape of std, each in its input's dtype."""
-    from triton_kernels import mixture_log_prob as kernel  # noqa: PLC0415
-
-    return kernel.backward(d_log_prob, log_prob, action, means, std)
+def _fake(inputs: Inputs) -> Outputs:
+    return Outputs(inputs.action.new_empty(inputs.action.shape[0], dtype=result_dtype(inputs.action)))
 
 
-@torch.library.custom_op("p3kernels::mixture_log_prob_cuda", mutates_args=())
-def mixture_log_prob_cuda(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
-    """[B, A], [N, B, A], [A] | [B, A] → [B], float32."""
-    log_prob = torch.empty(action.shape[0], dtype=torch.float32, device=action.device)
-    offset = math.log(means.shape[0])
-    cuda_native.mixture_forward(action.contiguous(), means.contiguous(), std.contiguous(), log_prob, offset)
-    return log_prob
+def _cpu_forward(inputs: Inputs) -> Outputs:
+    log_sum = inputs.action.new_empty(inputs.action.shape[0])
+    cpu.mixture_forward(*_contiguous(inputs), log_sum)
+    return Outputs(log_sum.sub_(math.log(inputs.means.shape[0])))
 
 
-@torch.library.custom_op("p3kernels::mixture_log_prob_backward_cuda", mutates_args=())
-def mixture_log_prob_backward_cuda(
-    d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """d_action [B, A], d_means [N, B, A], d_std of the shape of std, each in its input's dtype."""
-    action, means, std = action.contiguous(), means.contiguous(), std.contiguous()
-    d_action = torch.empty(action.shape, dtype=torch.float32, device=action.device)
-    d_std, d_means = torch.empty_like(d_action), torch.empty_like(means)
-    offset = math.log(means.shape[0])
-    incoming = (log_prob, d_log_prob.contiguous())
-    cuda_native.mixture_backward(action, means, std, *incoming, d_means, d_action, d_std, offset, add=False)
-    d_std = d_std if std.dim() == 2 else d_std.sum(0)
-    return d_action.to(action.dtype), d_means, d_std.to(std.dtype)
+def _cpu_backward(request: Backward[Inputs, Outputs]) -> Gradients:
+    inputs = _contiguous(request.inputs)
+    d_action, d_std = torch.zeros_like(inputs.action), torch.zeros_like(inputs.action)
+    d_means = torch.empty_like(inputs.means)
+    log_sum = request.outputs.log_prob + math.log(inputs.means.shape[0])
+    cpu.mixture_backward(*inputs, log_sum, request.d_outputs.log_prob, d_means, d_action, d_std)
+    return {"action": d_action, "means": d_means, "std": d_std if inputs.std.dim() == 2 else d_std.sum(0)}
 
 
-def _fake(action: Tensor, means: Tensor, std: Tensor) -> Tensor:
-    return action.new_empty(action.shape[0], dtype=torch.promote_types(action.dtype, torch.float32))
+def _cuda_forward(inputs: Inputs) -> Outputs:
+    log_prob = torch.empty(inputs.action.shape[0], dtype=torch.float32, device=inputs.action.device)
+    cuda.mixture_forward(*_contiguous(inputs), log_prob, math.log(inputs.means.shape[0]))
+    return Outputs(log_prob)
 
 
-def _fake_backward(
-    d_log_prob: Tensor, log_prob: Tensor, action: Tensor, means: Tensor, std: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    like = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (action, means, std)]
-    return like[0], like[1], like[2]
+def _cuda_backward(request: Backward[Inputs, Outputs]) -> Gradients:
+    inputs = _contiguous(request.inputs)
+    d_action = torch.empty(inputs.action.shape, dtype=torch.float32, device=inputs.action.device)
+    d_std, d_means = torch.empty_like(d_action), torch.empty_like(inputs.means)
+    offset = math.log(inputs.means.shape[0])
+    incoming = (request.outputs.log_prob, request.d_outputs.log_prob)
+    cuda.mixture_backward(*inputs, *incoming, d_means, d_action, d_std, offset, add=False)
+    return {"action": d_action, "means": d_means, "std": d_std if inputs.std.dim() == 2 else d_std.sum(0)}
 
 
-def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(output, *inputs)
+def _triton() -> Any:
+    return importlib.import_module("triton_kernels.mixture_log_prob")  # triton is not imported with the package
 
 
-def _register(backend: str, forward: CustomOpDef, backward: CustomOpDef) -> None:
-    """Fake tensors and autograd, the same for every backend."""
-
-    def differentiate(ctx: Any, d_log_prob: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return backward(d_log_prob, *ctx.saved_tensors)
-
-    forward.register_fake(_fake)
-    backward.register_fake(_fake_backward)
-    forward.register_autograd(differentiate, setup_context=_setup_context)
-    refuse_second_derivatives(backward, backend)
+def _triton_forward(inputs: Inputs) -> Outputs:
+    return Outputs(_triton().forward(**inputs._asdict()))
 
 
-_register("cpu", mixture_log_prob_cpu, mixture_log_prob_backward_cpu)
-_register("triton", mixture_log_prob_triton, mixture_log_prob_backward_triton)
-_register("cuda", mixture_log_prob_cuda, mixture_log_prob_backward_cuda)
+def _triton_backward(request: Backward[Inputs, Outputs]) -> Gradients:
+    d_action, d_means, d_std = _triton().backward(
+        request.d_outputs.log_prob, request.outputs.log_prob, **request.inputs._asdict()
+    )
+    return {"action": d_action, "means": d_means, "std": d_std}
+
+
+_OPERATORS = Operators(
+    "mixture_log_prob",
+    Inputs,
+    Outputs,
+    fake=_fake,
+    kernels={
+        "cpu": Kernels(_cpu_forward, _cpu_backward),
+        "cuda": Kernels(_cuda_forward, _cuda_backward),
+        "triton": Kernels(_triton_forward, _triton_backward),
+    },
+    differentiable=("action", "means", "std"),
+    saved=("log_prob",),
+)
 
 
 def check_action(action: Tensor, std: Tensor, backend: str = "reference") -> None:
@@ -150,5 +143,4 @@ def mixture_log_prob(action: Tensor, means: Tensor, std: Tensor, *, backend: str
     checks.check_shape("means", means, (means.shape[0], *action.shape))
     if chosen == "reference":
         return reference.mixture_log_prob(action, means, std)
-    operators = {"cpu": mixture_log_prob_cpu, "triton": mixture_log_prob_triton, "cuda": mixture_log_prob_cuda}
-    return operators[chosen](action, means, std)
+    return _OPERATORS(chosen, Inputs(action, means, std)).log_prob

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,103 +10,38 @@ from torch import Tensor
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
 from p3kernels.backends import choose_backend
-from p3kernels.layered import mlp_covariance as cpu_kernel
+from p3kernels.layered import mlp_covariance as linear
+from p3kernels.layered import mlp_unscented as unscented
 from p3kernels.ops.linear_moments import check_linear
-from p3kernels.ops.mlp_unscented import run_mlp_unscented
-from p3kernels.ops.second_derivatives import refuse_second_derivatives
+from p3kernels.ops.register import Kernels, Operators
+from p3kernels.records import MlpCovarianceInputs, MlpCovarianceOutputs, MlpUnscentedInputs
 
 TRANSFORMS = ("linear", "unscented")
 
 
-@torch.library.custom_op("p3kernels::mlp_covariance_cpu", mutates_args=(), device_types="cpu")
-def _operator(
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    directions: Tensor,
-    kind: int,
-    parameter: float,
-) -> tuple[Tensor, Tensor]:
-    """Mean [B, A] and covariance [B, A, A]; `directions` [J, K] has no gradient."""
-    contiguous = [bias.contiguous() for bias in biases]
-    return cpu_kernel.forward(mean, var, weights, contiguous, directions, kind, parameter)
+def _fake(inputs: MlpCovarianceInputs | MlpUnscentedInputs) -> MlpCovarianceOutputs:
+    rows, actions = inputs.mean.shape[0], inputs.weights[-1].shape[0]
+    covariance = inputs.mean.new_empty(rows, actions, actions)
+    return MlpCovarianceOutputs(inputs.mean.new_empty(rows, actions), covariance)
 
 
-@_operator.register_fake
-def _(
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    directions: Tensor,
-    kind: int,
-    parameter: float,
-) -> tuple[Tensor, Tensor]:
-    rows, actions = mean.shape[0], weights[-1].shape[0]
-    return mean.new_empty(rows, actions), mean.new_empty(rows, actions, actions)
-
-
-@torch.library.custom_op("p3kernels::mlp_covariance_backward_cpu", mutates_args=(), device_types="cpu")
-def _operator_backward(
-    d_out_mean: Tensor,
-    d_covariance: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    directions: Tensor,
-    kind: int,
-    parameter: float,
-) -> list[Tensor]:
-    """[d_mean, d_var, *d_weights, *d_biases]."""
-    contiguous = [bias.contiguous() for bias in biases]
-    d_mean, d_var, d_weights, d_biases = cpu_kernel.backward(
-        d_out_mean, d_covariance, mean, var, weights, contiguous, directions, kind, parameter
-    )
-    return [d_mean, d_var, *d_weights, *d_biases]
-
-
-@_operator_backward.register_fake
-def _(
-    d_out_mean: Tensor,
-    d_covariance: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    directions: Tensor,
-    kind: int,
-    parameter: float,
-) -> list[Tensor]:
-    return [tensor.new_empty(tensor.shape) for tensor in (mean, var, *weights, *biases)]
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    mean, var, weights, biases, directions, ctx.kind, ctx.parameter = inputs
-    ctx.layers = len(weights)
-    ctx.save_for_backward(mean, var, directions, *weights, *biases)
-
-
-def _differentiate(ctx: Any, d_out_mean: Tensor, d_covariance: Tensor) -> tuple[Any, ...]:
-    mean, var, directions, *parameters = ctx.saved_tensors
-    layers = ctx.layers
-    d_mean, d_var, *d_parameters = _operator_backward(
-        d_out_mean,
-        d_covariance,
-        mean,
-        var,
-        parameters[:layers],
-        parameters[layers:],
-        directions,
-        ctx.kind,
-        ctx.parameter,
-    )
-    return d_mean, d_var, d_parameters[:layers], d_parameters[layers:], None, None, None
-
-
-_operator.register_autograd(_differentiate, setup_context=_setup_context)
-refuse_second_derivatives(_operator_backward, "cpu", reference_has_them=False)
+_LINEAR = Operators(
+    "mlp_covariance",
+    MlpCovarianceInputs,
+    MlpCovarianceOutputs,
+    fake=_fake,
+    kernels={"cpu": Kernels(linear.forward, linear.backward)},
+    differentiable=("mean", "var", "weights", "biases"),
+    twice=False,
+)
+_UNSCENTED = Operators(
+    "mlp_unscented",
+    MlpUnscentedInputs,
+    MlpCovarianceOutputs,
+    fake=_fake,
+    kernels={"cpu": Kernels(unscented.forward, unscented.backward)},
+    differentiable=("mean", "var", "weights", "biases"),
+)
 
 
 def _check_directions(directions: Tensor | None, var: Tensor, transform: str) -> None:
@@ -171,7 +105,7 @@ def mlp_covariance(
         chosen = "reference"
     check_linear(mean, var, chosen)
     checks.check_layers(mean.shape[1], "mean", mean, weights, biases, chosen)
-    kind, parameter = resolve_activation(activation, activation_parameter)
+    between = resolve_activation(activation, activation_parameter)
     if transform not in TRANSFORMS:
         raise ValueError(f"transform: expected one of {', '.join(TRANSFORMS)}, got {transform!r}")
     _check_directions(directions, var, transform)
@@ -185,6 +119,11 @@ def mlp_covariance(
         for weight, bias in zip(weights, biases, strict=True)
     ]
     if transform == "unscented":
-        return run_mlp_unscented(mean, var, list(weights), present, kind, parameter)
-    every = torch.eye(var.shape[1], dtype=var.dtype) if directions is None else directions.detach()
-    return _operator(mean, var, list(weights), present, every, kind, parameter)
+        points = MlpUnscentedInputs(mean, var, list(weights), present, between.code, between.parameter)
+        out = _UNSCENTED(chosen, points)
+    else:
+        every = torch.eye(var.shape[1], dtype=var.dtype) if directions is None else directions.detach()
+        out = _LINEAR(
+            chosen, MlpCovarianceInputs(mean, var, list(weights), present, every, between.code, between.parameter)
+        )
+    return out.mean, out.covariance

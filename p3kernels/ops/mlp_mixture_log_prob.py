@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
 from p3kernels.activations import resolve_activation
-from p3kernels.backends import choose_backend, in_one_launch
-from p3kernels.cuda import mlp_mixture_log_prob as cuda
-from p3kernels.layered import mlp_mixture_log_prob as cpu
+from p3kernels.backends import choose_backend, cuda_in_tritons_place
+from p3kernels.cuda import native as cuda
+from p3kernels.cuda import one_launch
+from p3kernels.cuda.latent_noise import DeviceNoiseSource
+from p3kernels.layered import mlp_mixture_log_prob as layered
 from p3kernels.ops.latent_noise import check_rows, seed_tensor
 from p3kernels.ops.mixture_log_prob import check_action
 from p3kernels.ops.mlp_moments import wants_gradient
-from p3kernels.ops.second_derivatives import refuse_second_derivatives
+from p3kernels.ops.register import Kernels, Operators
+from p3kernels.records import Backward, Gradients, MlpMixtureInputs, MlpMixtureOutputs, map_tensors, result_dtype
 from p3kernels.reference.latent_noise import (
     SAMPLING,
     SHIFT_STREAM,
@@ -27,104 +30,81 @@ from p3kernels.reference.latent_noise import (
     sobol_points,
 )
 
+Request = Backward[MlpMixtureInputs, MlpMixtureOutputs]
 
-class Arguments(NamedTuple):
-    """What every operator takes, in the order of `_SCHEMA`; `seed` is a tensor so that drawing one breaks no graph."""
-
-    action: Tensor
-    context: Tensor
-    latent_mean: Tensor
-    latent_std: Tensor
-    weights: Sequence[Tensor]
-    biases: Sequence[Tensor]
-    std: Tensor
-    noise: Tensor | None
-    seed: Tensor
-    rows: Tensor | None
-    num_samples: int
-    sampling: str
-    kind: int
-    parameter: float
+CUDA_TILE_ROWS = 65536
+"""Of samples × rows of the batch, layer by layer; the G1 actor's activations of so many are 240 MB."""
 
 
-_SCHEMA = (
-    "Tensor action, Tensor context, Tensor latent_mean, Tensor latent_std, Tensor[] weights, Tensor[] biases, "
-    "Tensor std, Tensor? noise, Tensor seed, Tensor? rows, SymInt num_samples, str sampling, SymInt kind, "
-    "float parameter"
-)
+def _fake(inputs: MlpMixtureInputs, kept: int = 0) -> MlpMixtureOutputs:
+    out = inputs.action.new_empty(inputs.action.shape[0], dtype=result_dtype(inputs.action))
+    return MlpMixtureOutputs(out, out.new_empty(kept))
 
 
-class Gradients(Protocol):
-    """The gradient of every differentiable input, as the kernels return them."""
-
-    action: Tensor
-    context: Tensor
-    latent_mean: Tensor
-    latent_std: Tensor
-    weights: list[Tensor]
-    biases: list[Tensor]
-    std: Tensor
-    noise: Tensor | None
+def _cpu_fake(inputs: MlpMixtureInputs) -> MlpMixtureOutputs:
+    kept = layered.kept_size(inputs.action.shape[0], inputs.num_samples, inputs.weights) if inputs.save else 0
+    return _fake(inputs, kept)
 
 
-def _cpu_problem(a: Arguments) -> cpu.Problem:
-    return cpu.Problem(
-        a.action.contiguous(),
-        *a[1:5],
-        [bias.contiguous() for bias in a.biases],
-        a.std.contiguous(),
-        a.noise,
-        a.seed,
-        a.rows,
-        *a[10:],
-    )
+def _cpu_forward(inputs: MlpMixtureInputs) -> MlpMixtureOutputs:
+    return layered.forward(layered.Problem(inputs))
 
 
-def _cpu_forward(a: Arguments, save: bool) -> tuple[Tensor, Tensor]:
-    return cpu.forward(_cpu_problem(a), save)
+def _cpu_backward(request: Request) -> Gradients:
+    return layered.backward(layered.Problem(request.inputs), request)
 
 
-def _cpu_backward(a: Arguments, log_prob: Tensor, kept: Tensor, d_log_prob: Tensor, need_noise: bool) -> Gradients:
-    return cpu.backward(_cpu_problem(a), log_prob, kept, d_log_prob, need_noise)
+def _cuda_problem(inputs: MlpMixtureInputs) -> layered.Problem:
+    in_float32 = map_tensors(inputs._replace(save=False), Tensor.float)  # nothing is kept: memory is short on a GPU
+    return layered.Problem(in_float32, cuda, DeviceNoiseSource, CUDA_TILE_ROWS)
 
 
-def _cpu_kept(a: Arguments) -> int:
-    return cpu.kept_size(a.action.shape[0], a.num_samples, a.weights)
+def _cuda_forward(inputs: MlpMixtureInputs) -> MlpMixtureOutputs:
+    if one_launch.likelihood_fits(inputs):
+        return one_launch.mlp_mixture_log_prob(inputs)
+    return layered.forward(_cuda_problem(inputs))
 
 
-def _triton_problem(a: Arguments, precision: str) -> Any:
-    from triton_kernels import mlp_mixture_log_prob as kernel  # noqa: PLC0415  triton is not imported with the package
+def _cuda_backward(request: Request) -> Gradients:
+    return layered.backward(_cuda_problem(request.inputs), request)
 
-    device = a.action.device
+
+def _triton() -> Any:
+    return importlib.import_module("triton_kernels.mlp_mixture_log_prob")  # triton is not imported with the package
+
+
+def _triton_problem(inputs: MlpMixtureInputs) -> Any:
+    device = inputs.action.device
     # Filled on the device: no copy from the host that a CUDA graph could not capture.
-    seed = a.seed if a.seed.device == device else torch.full((1,), int(a.seed), device=device)
-    drawn_outside = a.noise is None and a.sampling == "sobol" and a.latent_mean.shape[1] > 0
-    return kernel.Problem(
-        a.action.contiguous(),
-        a.context,
-        a.latent_mean.contiguous(),
-        a.latent_std.contiguous(),
-        a.weights,
-        [bias.contiguous() for bias in a.biases],
-        a.std.contiguous(),
-        a.noise,
-        _sobol_noise(a) if drawn_outside else None,
-        seed,
-        a.rows,
-        a.num_samples,
-        a.sampling == "antithetic",
-        a.kind,
-        a.parameter,
-        precision,
+    seed = inputs.seed if inputs.seed.device == device else torch.full((1,), int(inputs.seed), device=device)
+    drawn_outside = inputs.noise is None and inputs.sampling == "sobol" and inputs.latent_mean.shape[1] > 0
+    return _triton().Problem(
+        action=inputs.action.contiguous(),
+        context=inputs.context,
+        latent_mean=inputs.latent_mean.contiguous(),
+        latent_std=inputs.latent_std.contiguous(),
+        weights=inputs.weights,
+        biases=[bias.contiguous() for bias in inputs.biases],
+        std=inputs.std.contiguous(),
+        noise=inputs.noise,
+        noise_of_tile=_sobol_noise(inputs) if drawn_outside else None,
+        seed=seed,
+        rows=inputs.rows,
+        num_samples=inputs.num_samples,
+        antithetic=inputs.sampling == "antithetic",
+        activation=inputs.activation_code,
+        parameter=inputs.activation_parameter,
+        precision=inputs.precision,
     )
 
 
-def _sobol_noise(a: Arguments) -> Callable[[int, int, int, int], Tensor]:
+def _sobol_noise(inputs: MlpMixtureInputs) -> Callable[[int, int, int, int], Tensor]:
     """Noise [n, R, Z] of a tile (first sample, end, first row, end), by torch: its tails need float64."""
-    batch, columns = a.latent_mean.shape
-    device = a.action.device
-    points = sobol_points(a.seed, a.num_samples, columns).to(device)[:, None]
-    shift = normal(a.seed.to(device), SHIFT_STREAM, 1, batch if a.rows is None else a.rows, columns, device)
+    batch, columns = inputs.latent_mean.shape
+    device = inputs.action.device
+    numbers = batch if inputs.rows is None else inputs.rows
+    points = sobol_points(inputs.seed, inputs.num_samples, columns).to(device)[:, None]
+    shift = normal(inputs.seed.to(device), SHIFT_STREAM, 1, numbers, columns, device)
 
     def tile(first: int, last: int, begin: int, end: int) -> Tensor:
         return shifted_normals(points[first:last], shift[:, begin:end]).float()
@@ -132,108 +112,30 @@ def _sobol_noise(a: Arguments) -> Callable[[int, int, int, int], Tensor]:
     return tile
 
 
-def _triton_forward(a: Arguments, save: bool, precision: str) -> tuple[Tensor, Tensor]:
-    from triton_kernels import mlp_mixture_log_prob as kernel  # noqa: PLC0415
-
-    log_prob = kernel.forward(_triton_problem(a, precision))
-    return log_prob, torch.empty_like(log_prob[:0])
+def _triton_forward(inputs: MlpMixtureInputs) -> MlpMixtureOutputs:
+    log_prob = _triton().forward(_triton_problem(inputs))
+    return MlpMixtureOutputs(log_prob, torch.empty_like(log_prob[:0]))
 
 
-def _triton_backward(
-    a: Arguments, log_prob: Tensor, kept: Tensor, d_log_prob: Tensor, need_noise: bool, precision: str
-) -> Gradients:
-    from triton_kernels import mlp_mixture_log_prob as kernel  # noqa: PLC0415
-
-    return kernel.backward(_triton_problem(a, precision), log_prob, d_log_prob, need_noise)
+def _triton_backward(request: Request) -> Gradients:
+    log_prob, d_log_prob = request.outputs.log_prob, request.d_outputs.log_prob
+    return vars(_triton().backward(_triton_problem(request.inputs), log_prob, d_log_prob, "noise" in request.wanted))
 
 
-def _cuda_forward(a: Arguments, save: bool) -> tuple[Tensor, Tensor]:
-    log_prob = cuda.forward(a)
-    return log_prob, torch.empty_like(log_prob[:0])
-
-
-def _cuda_backward(a: Arguments, log_prob: Tensor, kept: Tensor, d_log_prob: Tensor, need_noise: bool) -> Gradients:
-    return cuda.backward(a, log_prob, d_log_prob, need_noise)
-
-
-def _register(
-    backend: str,
-    forward: Callable[..., tuple[Tensor, Tensor]],
-    backward: Callable[..., Gradients],
-    kept_size: Callable[[Arguments], int],
-    options: str = "",
-) -> None:
-    """The two operators of a backend: schema, fake tensors and autograd are the same for all.
-
-    The forward one returns [B] and what it keeps for the backward pass, the backward one [d_action, d_context,
-    d_latent_mean, d_latent_std, d_std, d_noise or empty, *d_weights, *d_biases]. `options` are in the schema what only
-    this backend takes, last.
-    """
-    operator = functools.partial(
-        torch.library.custom_op, mutates_args=(), device_types="cpu" if backend == "cpu" else None
-    )
-    count = len(Arguments._fields)
-
-    def forward_op(*inputs: Any) -> tuple[Tensor, Tensor]:
-        return forward(Arguments(*inputs[:count]), *inputs[count:])
-
-    def forward_fake(*inputs: Any) -> tuple[Tensor, Tensor]:
-        a = Arguments(*inputs[:count])
-        out = a.action.new_empty(a.action.shape[0], dtype=torch.promote_types(a.action.dtype, torch.float32))
-        return out, out.new_empty(kept_size(a) if inputs[count] else 0)
-
-    def backward_op(d_log_prob: Tensor, log_prob: Tensor, kept: Tensor, *inputs: Any) -> list[Tensor]:
-        a = Arguments(*inputs[:count])
-        d = backward(a, log_prob, kept, d_log_prob.contiguous(), *inputs[count:])
-        d_noise = a.action.new_empty(0) if d.noise is None else d.noise
-        return [d.action, d.context, d.latent_mean, d.latent_std, d.std, d_noise, *d.weights, *d.biases]
-
-    def backward_fake(d_log_prob: Tensor, log_prob: Tensor, kept: Tensor, *inputs: Any) -> list[Tensor]:
-        a = Arguments(*inputs[:count])
-        d_noise = a.noise.new_empty(a.noise.shape) if inputs[count] and a.noise is not None else a.action.new_empty(0)
-        like = [tensor.new_empty(tensor.shape) for tensor in (a.action, a.context, a.latent_mean, a.latent_std, a.std)]
-        return [*like, d_noise, *(parameter.new_empty(parameter.shape) for parameter in (*a.weights, *a.biases))]
-
-    forward_def = operator(
-        f"p3kernels::mlp_mixture_log_prob_{backend}",
-        schema=f"({_SCHEMA}, bool save{options}) -> (Tensor, Tensor)",
-    )(forward_op)
-    forward_def.register_fake(forward_fake)
-    backward_def = operator(
-        f"p3kernels::mlp_mixture_log_prob_backward_{backend}",
-        schema=f"(Tensor d_log_prob, Tensor log_prob, Tensor kept, {_SCHEMA}, bool need_noise{options}) -> Tensor[]",
-    )(backward_op)
-    backward_def.register_fake(backward_fake)
-
-    def differentiate(ctx: Any, d_log_prob: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-        if d_log_prob is None:
-            return (*[None] * 4, [None] * ctx.layers, [None] * ctx.layers, *[None] * (4 + len(ctx.options)))
-        log_prob, kept, action, context, latent_mean, latent_std, std, noise, seed, rows, *rest = ctx.saved_tensors
-        weights, biases = rest[: ctx.layers], rest[ctx.layers :]
-        need_noise = noise is not None and ctx.needs_input_grad[7]
-        numbers, own = ctx.options[:4], ctx.options[5:]  # `save` is between them
-        inputs = Arguments(action, context, latent_mean, latent_std, weights, biases, std, noise, seed, rows, *numbers)
-        d_action, d_context, d_latent_mean, d_latent_std, d_std, d_noise, *d_parameters = backward_def(
-            d_log_prob, log_prob, kept, *inputs, need_noise, *own
-        )
-        d_weights, d_biases = d_parameters[: ctx.layers], d_parameters[ctx.layers :]
-        gradients = (d_action, d_context, d_latent_mean, d_latent_std, d_weights, d_biases, d_std)
-        return *gradients, d_noise if need_noise else None, *[None] * (2 + len(ctx.options))
-
-    forward_def.register_autograd(differentiate, setup_context=_setup_context)
-    refuse_second_derivatives(backward_def, backend)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    action, context, latent_mean, latent_std, weights, biases, std, noise, seed, rows, *ctx.options = inputs
-    ctx.layers = len(weights)
-    ctx.set_materialize_grads(False)  # the kept activations have no gradient
-    ctx.save_for_backward(*output, action, context, latent_mean, latent_std, std, noise, seed, rows, *weights, *biases)
-
-
-_register("cpu", _cpu_forward, _cpu_backward, _cpu_kept)
-_register("cuda", _cuda_forward, _cuda_backward, lambda a: 0)
-_register("triton", _triton_forward, _triton_backward, lambda a: 0, options=", str precision")
+_OPERATORS = Operators(
+    "mlp_mixture_log_prob",
+    MlpMixtureInputs,
+    MlpMixtureOutputs,
+    fake=_fake,
+    kernels={
+        "cpu": Kernels(_cpu_forward, _cpu_backward, _cpu_fake),
+        "cuda": Kernels(_cuda_forward, _cuda_backward),
+        "triton": Kernels(_triton_forward, _triton_backward),
+    },
+    differentiable=("action", "context", "latent_mean", "latent_std", "weights", "biases", "std", "noise"),
+    saved=("log_prob", "kept"),
+    kept=("kept",),
+)
 
 
 def _check(
@@ -333,7 +235,7 @@ def mlp_mixture_log_prob(
     chosen = choose_backend(backend, action, context, latent_mean, latent_std, weights, biases, std, noise, rows, seed)
     precision = checks.dot_precision(precision, chosen)
     _check(action, context, latent_mean, latent_std, weights, biases, std, num_samples, noise, sampling, rows, chosen)
-    kind, parameter = resolve_activation(activation, activation_parameter)
+    between = resolve_activation(activation, activation_parameter)
     on_device = chosen in checks.ON_DEVICE and sampling != "sobol"
     drawn_from = seed_tensor(seed, noise, action.device if on_device else torch.device("cpu"))
     if chosen == "reference":
@@ -348,27 +250,26 @@ def mlp_mixture_log_prob(
         weight.new_zeros(weight.shape[0]) if bias is None else bias
         for weight, bias in zip(weights, biases, strict=True)
     ]
-    tensors = (action, context, latent_mean, latent_std, std, noise, *weights, *present)
-    save = wants_gradient(*tensors)
-    arguments = Arguments(
-        action,
-        context,
-        latent_mean,
-        latent_std,
-        list(weights),
-        present,
-        std,
-        noise,
-        drawn_from,
-        None if rows is None else rows.contiguous(),
-        num_samples,
-        sampling,
-        kind,
-        parameter,
+    inputs = MlpMixtureInputs(
+        action=action,
+        context=context,
+        latent_mean=latent_mean,
+        latent_std=latent_std,
+        weights=list(weights),
+        biases=present,
+        std=std,
+        noise=noise,
+        seed=drawn_from,
+        rows=None if rows is None else rows.contiguous(),
+        num_samples=num_samples,
+        sampling=sampling,
+        activation_code=between.code,
+        activation_parameter=between.parameter,
+        save=wants_gradient(action, context, latent_mean, latent_std, std, noise, *weights, *present),
+        precision=precision,
     )
-    chosen = in_one_launch(chosen, backend, lambda: precision == "ieee" and not save and cuda.in_one_launch(arguments))
-    if chosen == "triton":
-        return torch.ops.p3kernels.mlp_mixture_log_prob_triton(*arguments, save, precision)[0]
-    if chosen == "cuda":
-        return torch.ops.p3kernels.mlp_mixture_log_prob_cuda(*arguments, save)[0]
-    return torch.ops.p3kernels.mlp_mixture_log_prob_cpu(*arguments, save)[0]
+
+    def fits() -> bool:
+        return precision == "ieee" and not inputs.save and one_launch.likelihood_fits(inputs)
+
+    return _OPERATORS(cuda_in_tritons_place(chosen, backend, fits), inputs).log_prob

@@ -2,188 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
-from p3kernels.activations import resolve_activation
-from p3kernels.backends import choose_backend, in_one_launch
-from p3kernels.cuda import mlp_moments as cuda_kernel
-from p3kernels.layered import mlp_moments as cpu_kernel
-from p3kernels.ops.activation_moments import result_dtype, triton_launcher
+from p3kernels.activations import Activation, resolve_activation
+from p3kernels.backends import choose_backend, cuda_in_tritons_place
+from p3kernels.cuda import native as cuda
+from p3kernels.cuda import one_launch
+from p3kernels.layered import mlp_moments as layered
 from p3kernels.ops.linear_moments import check_linear
-from p3kernels.ops.second_derivatives import refuse_second_derivatives
+from p3kernels.ops.register import Kernels, Operators
+from p3kernels.records import (
+    Backward,
+    Gradients,
+    MlpMomentsInputs,
+    MlpMomentsOutputs,
+    map_tensors,
+    result_dtype,
+)
+
+Request = Backward[MlpMomentsInputs, MlpMomentsOutputs]
 
 
-def define_operators(
-    backend: str, device_types: str | None, forward: Callable[..., Any], backward: Callable[..., Any]
-) -> Any:
-    """Registers p3kernels::mlp_moments_<backend> and its backward, with shapes and autograd; returns the first.
+def _fake(inputs: MlpMomentsInputs) -> MlpMomentsOutputs:
+    rows, dtype = inputs.mean.shape[0], result_dtype(inputs.mean)
+    out = inputs.mean.new_empty(rows, inputs.weights[-1].shape[0], dtype=dtype)
+    kept = 2 * rows * sum(inputs.activated) if inputs.save else 0
+    return MlpMomentsOutputs(out, torch.empty_like(out), out.new_empty(kept))
 
-    Args:
-        backend: The last part of the names.
-        device_types: What the kernels run on, None for any device.
-        forward: The operator's arguments → out_mean, out_var, saved.
-        backward: Its backward's arguments, need_mean and need_var as a pair → d_mean, d_var, d_weights, d_biases.
-    """
 
-    @torch.library.custom_op(f"p3kernels::mlp_moments_{backend}", mutates_args=(), device_types=device_types)
-    def operator(
-        mean: Tensor,
-        var: Tensor,
-        weights: Sequence[Tensor],
-        biases: Sequence[Tensor],
-        kind: int,
-        parameter: float,
-        activate_last: bool,
-        save: bool,
-        precision: str = "ieee",
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Output moments [B, O] and the pre-activation moments that the backward pass needs, in one buffer."""
-        return forward(mean, var, weights, biases, kind, parameter, activate_last, save, precision)
+def _cuda_forward(inputs: MlpMomentsInputs) -> MlpMomentsOutputs:
+    if not inputs.save and one_launch.moments_fit(inputs.mean, inputs.weights):
+        return one_launch.mlp_moments(inputs)
+    return layered.forward(map_tensors(inputs, Tensor.float), cuda, max(inputs.mean.shape[0], 1))
 
-    @operator.register_fake
-    def _(
-        mean: Tensor,
-        var: Tensor,
-        weights: Sequence[Tensor],
-        biases: Sequence[Tensor],
-        kind: int,
-        parameter: float,
-        activate_last: bool,
-        save: bool,
-        precision: str = "ieee",
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        rows, dtype = mean.shape[0], result_dtype(mean)
-        hidden = sum(weight.shape[0] for weight in (weights if activate_last else weights[:-1]))
-        out = mean.new_empty(rows, weights[-1].shape[0], dtype=dtype)
-        return out, torch.empty_like(out), mean.new_empty(2 * rows * hidden if save else 0, dtype=dtype)
 
-    @torch.library.custom_op(f"p3kernels::mlp_moments_backward_{backend}", mutates_args=(), device_types=device_types)
-    def operator_backward(
-        d_out_mean: Tensor,
-        d_out_var: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        weights: Sequence[Tensor],
-        biases: Sequence[Tensor],
-        saved: Tensor,
-        kind: int,
-        parameter: float,
-        activate_last: bool,
-        need_mean: bool,
-        need_var: bool,
-        need_parameters: bool,
-        precision: str = "ieee",
-    ) -> list[Tensor]:
-        """[d_mean, d_var, *d_weights, *d_biases]; inputs not needed are empty tensors, parameters are left out."""
-        d_mean, d_var, d_weights, d_biases = backward(
-            d_out_mean,
-            d_out_var,
-            mean,
-            var,
-            weights,
-            biases,
-            saved,
-            kind,
-            parameter,
-            activate_last,
-            (need_mean, need_var),
-            need_parameters,
-            precision,
+def _cuda_backward(request: Request) -> Gradients:
+    request = dataclasses.replace(request, inputs=map_tensors(request.inputs, Tensor.float))
+    return layered.backward(request, cuda, max(request.inputs.mean.shape[0], 1))
+
+
+def _triton() -> Any:
+    return importlib.import_module("triton_kernels.mlp_moments")  # triton is not imported with the package
+
+
+def _triton_forward(inputs: MlpMomentsInputs) -> MlpMomentsOutputs:
+    return MlpMomentsOutputs(
+        *_triton().forward(
+            mean=inputs.mean,
+            var=inputs.var,
+            weights=inputs.weights,
+            biases=inputs.biases,
+            kind=inputs.activation_code,
+            parameter=inputs.activation_parameter,
+            activate_last=inputs.activate_last,
+            save=inputs.save,
+            precision=inputs.precision,
         )
-        return [d_mean, d_var, *d_weights, *d_biases]
-
-    @operator_backward.register_fake
-    def _(
-        d_out_mean: Tensor,
-        d_out_var: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        weights: Sequence[Tensor],
-        biases: Sequence[Tensor],
-        saved: Tensor,
-        kind: int,
-        parameter: float,
-        activate_last: bool,
-        need_mean: bool,
-        need_var: bool,
-        need_parameters: bool,
-        precision: str = "ieee",
-    ) -> list[Tensor]:
-        def gradient(like: Tensor, needed: bool) -> Tensor:
-            return like.new_empty(like.shape) if needed else like.new_empty(0)
-
-        parameters = [gradient(parameter, True) for parameter in (*weights, *biases)] if need_parameters else []
-        return [gradient(mean, need_mean), gradient(var, need_var), *parameters]
-
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        mean, var, weights, biases, ctx.kind, ctx.parameter, ctx.activate_last, _, ctx.precision = inputs
-        ctx.layers = len(weights)
-        ctx.set_materialize_grads(False)  # the saved buffer has no gradient; zeros of its size would cost a fifth
-        ctx.save_for_backward(mean, var, *weights, *biases, output[2])
-
-    def differentiate(
-        ctx: Any, d_out_mean: Tensor | None, d_out_var: Tensor | None, _: Tensor | None
-    ) -> tuple[Any, ...]:
-        mean, var, *parameters, saved = ctx.saved_tensors
-        weights, biases = parameters[: ctx.layers], parameters[ctx.layers :]
-        zero = saved.new_zeros(mean.shape[0], weights[-1].shape[0]) if d_out_mean is None or d_out_var is None else None
-        need_mean, need_var, need_weights, need_biases = ctx.needs_input_grad[:4]
-        need_parameters = any(need_weights) or any(need_biases)
-        d_mean, d_var, *d_parameters = operator_backward(
-            zero if d_out_mean is None else d_out_mean,
-            zero if d_out_var is None else d_out_var,
-            mean,
-            var,
-            weights,
-            biases,
-            saved,
-            ctx.kind,
-            ctx.parameter,
-            ctx.activate_last,
-            need_mean,
-            need_var,
-            need_parameters,
-            ctx.precision,
-        )
-        d_weights = d_parameters[: ctx.layers] if need_parameters else [None] * ctx.layers
-        d_biases = d_parameters[ctx.layers :] if need_parameters else [None] * ctx.layers
-        rest = [None] * (len(ctx.needs_input_grad) - 4)  # torch leaves out an argument that has its default
-        return d_mean if need_mean else None, d_var if need_var else None, d_weights, d_biases, *rest
-
-    operator.register_autograd(differentiate, setup_context=setup_context)
-    refuse_second_derivatives(operator_backward, backend)
-    return operator
+    )
 
 
-def _cpu_forward(mean: Tensor, var: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *rest: Any) -> Any:
-    return cpu_kernel.forward(mean, var, weights, [bias.contiguous() for bias in biases], *rest[:-1])
+def _triton_backward(request: Request) -> Gradients:
+    inputs, wanted = request.inputs, request.wanted
+    d_mean, d_var, d_weights, d_biases = _triton().backward(
+        d_out_mean=request.d_outputs.mean,
+        d_out_var=request.d_outputs.var,
+        mean=inputs.mean,
+        var=inputs.var,
+        weights=inputs.weights,
+        biases=inputs.biases,
+        saved=request.outputs.kept,
+        kind=inputs.activation_code,
+        parameter=inputs.activation_parameter,
+        activate_last=inputs.activate_last,
+        need_inputs=("mean" in wanted, "var" in wanted),
+        need_parameters=not wanted.isdisjoint({"weights", "biases"}),
+        precision=inputs.precision,
+    )
+    return {"mean": d_mean, "var": d_var, "weights": d_weights, "biases": d_biases}
 
 
-def _cpu_backward(
-    d_out_mean: Tensor,
-    d_out_var: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    *rest: Any,
-) -> Any:
-    biases = [bias.contiguous() for bias in biases]
-    return cpu_kernel.backward(d_out_mean.contiguous(), d_out_var.contiguous(), mean, var, weights, biases, *rest[:-1])
-
-
-_OPERATORS = {
-    "cpu": define_operators("cpu", "cpu", _cpu_forward, _cpu_backward),
-    "cuda": define_operators("cuda", None, cuda_kernel.forward, cuda_kernel.backward),
-    "triton": define_operators(
-        "triton", None, triton_launcher("mlp_moments", "forward"), triton_launcher("mlp_moments", "backward")
-    ),
-}
+_OPERATORS = Operators(
+    "mlp_moments",
+    MlpMomentsInputs,
+    MlpMomentsOutputs,
+    fake=_fake,
+    kernels={
+        "cpu": Kernels(layered.forward, layered.backward),
+        "cuda": Kernels(_cuda_forward, _cuda_backward),
+        "triton": Kernels(_triton_forward, _triton_backward),
+    },
+    differentiable=("mean", "var", "weights", "biases"),
+    saved=("kept",),
+    kept=("kept",),
+)
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:
@@ -197,23 +115,26 @@ def run_mlp_moments(
     var: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
-    kind: int,
-    parameter: float,
+    activation: Activation,
+    *,
     activate_last: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor]:
     """The operator of a backend on checked arguments, saving for backward only where a gradient can be asked for."""
-    # The kernels for GPUs take a bias of no elements for none; filling zeros would be a launch a layer.
-    absent = 0 if backend in checks.ON_DEVICE else 1
-    present = [
-        weight.new_zeros(absent * weight.shape[0]) if bias is None else bias
-        for weight, bias in zip(weights, biases, strict=True)
-    ]
-    save = wants_gradient(mean, var, *weights, *present)
-    out_mean, out_var, _ = _OPERATORS[backend](
-        mean, var, list(weights), present, kind, float(parameter), activate_last, save, precision
+    pairs = zip(weights, biases, strict=True)
+    inputs = MlpMomentsInputs(
+        mean=mean,
+        var=var,
+        weights=list(weights),
+        biases=[weight.new_zeros(0) if bias is None else bias for weight, bias in pairs],
+        activation_code=activation.code,
+        activation_parameter=activation.parameter,
+        activate_last=activate_last,
+        save=wants_gradient(mean, var, *weights, *biases),
+        precision=precision,
     )
-    return out_mean, out_var
+    out = _OPERATORS(backend, inputs)
+    return out.mean, out.var
 
 
 @checks.full_precision
@@ -249,14 +170,14 @@ def mlp_moments(
     chosen = choose_backend(backend, mean, var, weights, biases)
     check_linear(mean, var, chosen)
     checks.check_layers(mean.shape[1], "mean", mean, weights, biases, chosen)
-    kind, parameter = resolve_activation(activation, activation_parameter)
+    between = resolve_activation(activation, activation_parameter)
     dots = checks.dot_precision(precision, chosen)
     if chosen == "reference":
         return reference.mlp_moments(mean, var, weights, biases, activation, activation_parameter)
 
-    def one_launch() -> bool:
+    def fits() -> bool:
         exact = dots == "ieee" and not wants_gradient(mean, var, *weights, *biases)
-        return exact and cuda_kernel.in_one_launch(mean, weights)
+        return exact and one_launch.moments_fit(mean, weights)
 
-    chosen = in_one_launch(chosen, backend, one_launch)
-    return run_mlp_moments(chosen, mean, var, weights, biases, kind, parameter, False, dots)
+    chosen = cuda_in_tritons_place(chosen, backend, fits)
+    return run_mlp_moments(chosen, mean, var, weights, biases, between, activate_last=False, precision=dots)

@@ -25,9 +25,9 @@ class LinearisedUnits(NamedTuple):
     """E[f″]."""
 
 
-def _formulas(kind: int) -> Formulas:
+def _formulas(code: int) -> Formulas:
     """The four numbers of `LinearisedUnits`, and their derivatives."""
-    moments, first, higher = _functions(kind)
+    moments, first, higher = _functions(code)
 
     def values(mean: Tensor, var: Tensor, parameter: float) -> tuple[Tensor, ...]:
         m, v = mean.double(), var.double()
@@ -50,16 +50,16 @@ def _formulas(kind: int) -> Formulas:
     return Formulas("linearised activations", (Order(values, (0, 2, 4, 6), (1, 3, 5, 7)), Order(slopes)))
 
 
-def _functions(kind: int) -> tuple[Any, Any, Any]:
+def _functions(code: int) -> tuple[Any, Any, Any]:
     """Moments, their gradients, and the expected derivatives of order two to four."""
-    if kind == ELU:
+    if code == ELU:
         return elu_moments, elu_gradients, elu_derivatives
     return leaky_relu_moments, leaky_relu_gradients, leaky_relu_derivatives
 
 
-_LINEARISED = {kind: _formulas(kind) for kind in (ELU, LEAKY_RELU)}
+_LINEARISED = {code: _formulas(code) for code in (ELU, LEAKY_RELU)}
 
 
-def linearised_activation(mean: Tensor, var: Tensor, kind: int, parameter: float) -> LinearisedUnits:
+def linearised_activation(mean: Tensor, var: Tensor, code: int, parameter: float) -> LinearisedUnits:
     """The units for pre-activations of these means and variances, with exact first derivatives."""
-    return LinearisedUnits(*evaluate(mean, var, _LINEARISED[kind], parameter))
+    return LinearisedUnits(*evaluate(mean, var, _LINEARISED[code], parameter))

@@ -30,7 +30,7 @@ def mlp_covariance(
     Backward from the actions: rows ∂a/∂unit [B, A, H], to which every layer adds what its linearisation leaves over:
     variances, and of the last hidden layer also the curvature that its units share.
     """
-    kind, parameter = resolve_activation(activation, activation_parameter)
+    code, parameter = resolve_activation(activation, activation_parameter)
     hidden = len(weights) - 1
     stochastic = [weights[0][:, weights[0].shape[1] - var.shape[1] :], *weights[1:]]
     layers = []
@@ -45,7 +45,7 @@ def mlp_covariance(
             pre_var = pre_rest  # independent inputs: exact without any tangent
             tangents = _first_tangents(var, directions) @ stochastic[0].t()  # what is carried on with its correlation
             pre_rest = (pre_var - tangents.square().sum(1)).clamp_min(0) if directions is not None else 0 * pre_var
-        units = linearised_activation(pre_mean, pre_var, kind, parameter)
+        units = linearised_activation(pre_mean, pre_var, code, parameter)
         layers.append(units)
         mean = units.mean
         if layer < hidden - 1:

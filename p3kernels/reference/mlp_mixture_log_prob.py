@@ -24,12 +24,12 @@ def mlp_mixture_log_prob(
     activation_parameter: float | None = None,
 ) -> Tensor:
     """log (1/N) Σ_i N(action | actor([context, latent_mean + latent_std ∘ noise_i]), std²), noise [N, B, Z] → [B]."""
-    kind, parameter = resolve_activation(activation, activation_parameter)
+    code, parameter = resolve_activation(activation, activation_parameter)
     latent = latent_mean + latent_std * noise
     hidden = torch.cat([context.expand(noise.shape[0], *context.shape), latent], -1)
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         hidden = torch.nn.functional.linear(hidden, weight, bias)
         if layer < len(weights) - 1:
             functional = torch.nn.functional
-            hidden = functional.elu(hidden, parameter) if kind == ELU else functional.leaky_relu(hidden, parameter)
+            hidden = functional.elu(hidden, parameter) if code == ELU else functional.leaky_relu(hidden, parameter)
     return mixture_log_prob(action, hidden, std)

@@ -21,8 +21,8 @@ def mlp_moments(
     activation_parameter: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Moments of an MLP's output, the last layer linear, hidden units taken as independent Gaussians."""
-    kind, parameter = resolve_activation(activation, activation_parameter)
-    activation_moments = elu_moments if kind == ELU else leaky_relu_moments
+    code, parameter = resolve_activation(activation, activation_parameter)
+    activation_moments = elu_moments if code == ELU else leaky_relu_moments
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         mean, var = linear_moments(mean, var, weight, bias)
         if layer < len(weights) - 1:

@@ -32,7 +32,7 @@ def mlp_unscented(
     activation_parameter: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Mean [B, A] and covariance [B, A, A] of the outputs at mean ± √J std ∘ h_j, all of weight 1 / 2J."""
-    kind, parameter = resolve_activation(activation, activation_parameter)
+    code, parameter = resolve_activation(activation, activation_parameter)
     stochastic = var.shape[1]
     centre = torch.nn.functional.linear(mean, weights[0], biases[0])[:, None]
     steps = (var + SMALLEST_VAR).sqrt()[:, None] * point_directions(stochastic, var.dtype, var.device)
@@ -41,7 +41,7 @@ def mlp_unscented(
     for weight, bias in zip(weights[1:], biases[1:], strict=True):
         hidden = (
             torch.nn.functional.elu(points, parameter)
-            if kind == ELU
+            if code == ELU
             else torch.nn.functional.leaky_relu(points, parameter)
         )
         points = torch.nn.functional.linear(hidden, weight, bias)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import p3kernels
-from p3kernels.cuda import mlp_actions
+from p3kernels.cuda import one_launch
 from p3kernels.reference.latent_noise import latent_noise
 
 
@@ -49,7 +49,7 @@ def test_the_actor_at_the_latents_mean_is_one_launch_without_a_gradient(count_la
 
 
 def test_what_does_not_fit_runs_in_torch(monkeypatch, count_launches):
-    monkeypatch.setattr(mlp_actions, "ONE_LAUNCH_ROWS", 18)
+    monkeypatch.setattr(one_launch, "ONE_LAUNCH_ROWS", 18)
     actions = []
     assert count_launches(lambda: actions.append(policy().sample())) == 0
     assert actions[0].shape == (19, 3)

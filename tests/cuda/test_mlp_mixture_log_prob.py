@@ -7,8 +7,9 @@ from battery import as_tuple, grouped, run
 from device_cases import MlpMixtureLogProbCases
 
 import p3kernels
-from p3kernels.cuda import mlp_mixture_log_prob as kernel
-from p3kernels.cuda import native
+from p3kernels.activations import ELU, Activation
+from p3kernels.cuda import native, one_launch
+from p3kernels.ops import mlp_mixture_log_prob as op
 from p3kernels.reference.latent_noise import SAMPLING, latent_noise
 
 
@@ -66,15 +67,15 @@ def on(backend, num_samples, **options):
 @pytest.mark.parametrize("rows", [4, 4096], ids=["layered", "one launch"])
 def test_backends_draw_the_same(sampling, rows, monkeypatch):
     """In the values, drawn in one launch or not, and in every gradient, drawn anew by the backward pass."""
-    monkeypatch.setattr(kernel, "ONE_LAUNCH_ROWS", rows)
+    monkeypatch.setattr(one_launch, "ONE_LAUNCH_ROWS", rows)
     inputs = without_noise((7, 9, 3, 29, 11, 4))
     got, expected = (run(on(name, 7, seed=2**62 + 5, sampling=sampling), inputs) for name in ("cuda", "reference"))
     BATTERY.assert_same(got, expected, bitwise=False)
 
 
 def test_tiles_of_any_size(monkeypatch):
-    monkeypatch.setattr(kernel, "TILE_ROWS", 11)
-    monkeypatch.setattr(kernel, "ONE_LAUNCH_ROWS", 0)
+    monkeypatch.setattr(op, "CUDA_TILE_ROWS", 11)
+    monkeypatch.setattr(one_launch, "ONE_LAUNCH_ROWS", 0)
     BATTERY.assert_true_to_reference(BATTERY.make_inputs(BATTERY.sizes["prime"], torch.float32), "prime")
 
 
@@ -98,7 +99,7 @@ def test_actions_of_a_rollout_step_are_one_launch(sampled, dtype, count_launches
     """The deterministic actor, and one at a latent drawn from a seed."""
     inputs = without_noise((2, 19, 13, 11, 17, 7, 3))
     named = grouped({name: tensor.to(dtype) for name, tensor in inputs.items()})
-    network = native.Network(named["weights"], named["biases"], 0, 1.0)
+    network = native.Network(named["weights"], named["biases"], Activation(ELU, 1.0))
     means = torch.empty(2, 19, 3)
     latent_std = named["latent_std"] if sampled else None
     inputs_of_actor = (named["context"], named["latent_mean"], latent_std, None)

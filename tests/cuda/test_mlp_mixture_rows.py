@@ -8,8 +8,8 @@ from battery import grouped
 from numbered_rows import SEED, NumberedRows, numbers, without_noise
 
 import p3kernels
-from p3kernels.cuda import mlp_mixture_log_prob as kernel
-from p3kernels.cuda import native
+from p3kernels.cuda import native, one_launch
+from p3kernels.ops import mlp_mixture_log_prob as op
 from p3kernels.reference.latent_noise import latent_noise
 
 
@@ -22,8 +22,8 @@ class TestLayered(NumberedRows):
 
     @pytest.fixture(autouse=True)
     def no_one_launch(self, monkeypatch):
-        monkeypatch.setattr(kernel, "ONE_LAUNCH_ROWS", 0)
-        monkeypatch.setattr(kernel, "TILE_ROWS", 31)
+        monkeypatch.setattr(one_launch, "ONE_LAUNCH_ROWS", 0)
+        monkeypatch.setattr(op, "CUDA_TILE_ROWS", 31)
 
 
 def test_numbered_rows_take_no_launch_more(count_launches):

@@ -10,7 +10,7 @@ from device_cases import LinearEluMomentsCases, MlpMomentsCases
 
 import p3kernels
 from p3kernels import reference
-from p3kernels.cuda import mlp_moments as kernel
+from p3kernels.cuda import one_launch
 
 ACTOR = (209, 512, 256, 128, 29)
 
@@ -118,7 +118,7 @@ def test_nan_stays_in_its_row():
 def test_large_batches_go_layer_by_layer(monkeypatch, count_launches):
     arguments = actor(9, (6, 9, 8, 3), 4)
     alone = p3kernels.mlp_moments(**arguments, backend="cuda")
-    monkeypatch.setattr(kernel, "ONE_LAUNCH_ROWS", 8)
+    monkeypatch.setattr(one_launch, "ONE_LAUNCH_ROWS", 8)
     layers = []
     assert count_launches(lambda: layers.extend(p3kernels.mlp_moments(**arguments, backend="cuda"))) == 2
     for got, expected in zip(alone, layers, strict=True):

@@ -9,7 +9,6 @@ from battery import BACKENDS, BAD_BACKENDS, OpBattery, bad, bad_tensor
 
 import p3kernels
 from p3kernels import reference
-from p3kernels.activations import ELU
 
 
 class TestLinearEluMoments(OpBattery):
@@ -43,20 +42,6 @@ class TestLinearEluMoments(OpBattery):
         named = layered.moments(generator, rows, inputs, stochastic)
         network = layered.layers(generator, (inputs, outputs))
         return layered.cast({**named, "weight": network["weights.0"], "bias": network["biases.0"]}, dtype)
-
-    def native_calls(self, inputs):
-        arguments = [inputs["mean"], inputs["var"], [inputs["weight"]], [inputs["bias"]], ELU, 1.3, True, True]
-        with torch.no_grad():
-            out_mean, out_var, saved = torch.ops.p3kernels.mlp_moments_cpu(*arguments)
-        fixed = [value.detach() if isinstance(value, torch.Tensor) else value for value in arguments[:2]]
-        layer = [[inputs["weight"].detach()], [inputs["bias"].detach()]]
-        backward = (out_mean, out_var, *fixed, *layer, saved, ELU, 1.3, True)
-        ops = torch.ops.p3kernels
-        return [
-            (ops.mlp_moments_cpu, tuple(arguments)),
-            (ops.mlp_moments_backward_cpu, (*backward, True, True, True)),
-            (ops.mlp_moments_backward_cpu, (*backward, False, True, False)),
-        ]
 
     @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.7])

@@ -64,15 +64,6 @@ class TestMixtureLogProb(OpBattery):
         }
         return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
-    def native_calls(self, inputs):
-        fixed = [tensor.detach() for tensor in inputs.values()]
-        ops = torch.ops.p3kernels
-        log_prob = ops.mixture_log_prob_cpu(*fixed)
-        return [
-            (ops.mixture_log_prob_cpu, tuple(inputs.values())),
-            (ops.mixture_log_prob_backward_cpu, (torch.ones_like(log_prob), log_prob, *fixed)),
-        ]
-
 
 class TestMixtureLogProbRowStd(TestMixtureLogProb):
     """std [B, A]."""

@@ -15,6 +15,7 @@ from p3kernels import reference
 from p3kernels.activations import ELU
 from p3kernels.layered import mlp_covariance as kernel
 from p3kernels.layered.workspace import Workspace
+from p3kernels.records import Backward, MlpCovarianceInputs
 from p3kernels.reference.mlp_covariance import latent_directions
 
 
@@ -48,6 +49,7 @@ class TestMlpCovariance(OpBattery):
     # linear part that happens to cancel between units their rounding shows.
     rounding = 1024
     thread_invariant = False
+    opchecked: ClassVar = ({}, {"transform": "unscented", "directions": None})
     bad_inputs = (
         *BAD_BACKENDS,
         *bad_tensor("mean", dimensions=2),
@@ -73,19 +75,6 @@ class TestMlpCovariance(OpBattery):
         var = inputs["var"]
         dtype = torch.float32 if var.dtype == torch.bfloat16 else var.dtype
         return {**super().arguments(inputs), "directions": direction(var.shape[1], dtype)}
-
-    def native_calls(self, inputs):
-        named = grouped(inputs)
-        fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
-        ops = torch.ops.p3kernels
-        rest = (direction(named["var"].shape[1], torch.float32), ELU, 1.3)
-        out_mean, covariance = ops.mlp_covariance_cpu(*fixed.values(), *rest)
-        return [
-            (ops.mlp_covariance_cpu, (*named.values(), *rest)),
-            (ops.mlp_covariance_backward_cpu, (out_mean, covariance, *fixed.values(), *rest)),
-            (ops.mlp_unscented_cpu, (*named.values(), ELU, 1.3)),
-            (ops.mlp_unscented_backward_cpu, (out_mean, covariance, *fixed.values(), ELU, 1.3)),
-        ]
 
 
 ACTIVATIONS = [("elu", None), ("relu", None), ("leaky_relu", 0.2)]
@@ -208,8 +197,9 @@ def test_memory_of_rows_does_not_grow_with_the_batch(monkeypatch):
 
     monkeypatch.setattr(Workspace, "take", counted)
     named = grouped(inputs_of((3000, 6, 4, 9, 8, 3), torch.float32))
-    arguments = (*named.values(), torch.eye(4), ELU, 1.0)
-    kernel.backward(*kernel.forward(*arguments), *arguments)
+    inputs = MlpCovarianceInputs(**named, directions=torch.eye(4), activation_code=ELU, activation_parameter=1.0)
+    out = kernel.forward(inputs)
+    kernel.backward(Backward(inputs, out, out, frozenset(named)))
     # Rows of 3 actions and tangents of 4 directions fit a tile; the units' shared curvature has 8² numbers a row.
     tile = kernel.TILE_ROWS // 5
     assert 0 < max(sizes) <= max(kernel.TILE_ROWS * 9, tile * 8 * 8)

@@ -11,7 +11,6 @@ from memory import peak_bytes
 
 import p3kernels
 from p3kernels import reference
-from p3kernels.activations import ELU
 from p3kernels.layered import mlp_mixture_log_prob as kernel
 
 BAD_SAMPLES = (
@@ -58,6 +57,11 @@ class TestMlpMixtureLogProb(OpBattery):
     rounding = 256
     thread_invariant = False
     twice_differentiable = frozenset({"reference"})
+    opchecked: ClassVar = (
+        {},
+        {"noise": None, "seed": 3},
+        {"noise": None, "seed": 3, "rows": torch.tensor([5, 2**40, 5])},
+    )
     bad_inputs = (
         *BAD_BACKENDS,
         *BAD_SAMPLES,
@@ -94,26 +98,6 @@ class TestMlpMixtureLogProb(OpBattery):
 
     def twin(self, inputs):
         return as_tuple(reference.mlp_mixture_log_prob(**grouped(inputs)))
-
-    def native_calls(self, inputs):
-        named = grouped(inputs)
-        fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
-        samples = inputs["noise"].shape[0]
-        rest = (samples, "iid", ELU, 1.0)
-        options = (torch.tensor([3]), None, *rest)
-        numbered = (torch.tensor([3]), torch.tensor([5, 2**40, 5]), *rest)
-        ops = torch.ops.p3kernels
-        log_prob, kept = ops.mlp_mixture_log_prob_cpu(*fixed.values(), *options, True)
-        drawn = {**fixed, "noise": None}
-        backward = (torch.ones_like(log_prob), log_prob, kept)
-        return [
-            (ops.mlp_mixture_log_prob_cpu, (*named.values(), *options, True)),
-            (ops.mlp_mixture_log_prob_cpu, (*drawn.values(), *options, False)),
-            (ops.mlp_mixture_log_prob_cpu, (*{**named, "noise": None}.values(), *numbered, True)),
-            (ops.mlp_mixture_log_prob_backward_cpu, (*backward, *fixed.values(), *options, True)),
-            (ops.mlp_mixture_log_prob_backward_cpu, (*backward, *drawn.values(), *options, False)),
-            (ops.mlp_mixture_log_prob_backward_cpu, (*backward, *drawn.values(), *numbered, False)),
-        ]
 
 
 class TestMlpMixtureLogProbRowStd(TestMlpMixtureLogProb):

@@ -33,7 +33,7 @@ class TestCpuSmallTiles(NumberedRows):
 
     @pytest.fixture(autouse=True)
     def small_tiles(self, monkeypatch):
-        monkeypatch.setattr(kernel.Problem, "tile_rows", 11)
+        monkeypatch.setattr(kernel, "TILE_ROWS", 11)
 
 
 def test_a_number_is_a_stream():

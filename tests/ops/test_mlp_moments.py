@@ -9,7 +9,6 @@ from battery import BACKENDS, BAD_BACKENDS, OpBattery, bad_tensor, grouped
 
 import p3kernels
 from p3kernels import reference
-from p3kernels.activations import ELU
 
 
 class TestMlpMoments(OpBattery):
@@ -41,20 +40,6 @@ class TestMlpMoments(OpBattery):
         generator = torch.Generator().manual_seed(1)
         named = layered.moments(generator, rows, inputs, stochastic)
         return layered.cast(named | layered.layers(generator, (inputs, *widths)), dtype)
-
-    def native_calls(self, inputs):
-        named = grouped(inputs)
-        arguments = (named["mean"], named["var"], named["weights"], named["biases"], ELU, 1.3, False)
-        fixed = grouped({name: tensor.detach() for name, tensor in inputs.items()})
-        ops = torch.ops.p3kernels
-        out_mean, out_var, saved = ops.mlp_moments_cpu(*fixed.values(), ELU, 1.3, False, True)
-        backward = (out_mean, out_var, *fixed.values(), saved, ELU, 1.3, False)
-        return [
-            (ops.mlp_moments_cpu, (*arguments, True)),
-            (ops.mlp_moments_cpu, (*fixed.values(), ELU, 1.3, False, False)),
-            (ops.mlp_moments_backward_cpu, (*backward, True, True, True)),
-            (ops.mlp_moments_backward_cpu, (*backward, True, False, False)),
-        ]
 
 
 ACTIVATIONS = [("elu", None), ("elu", 0.5), ("relu", None), ("leaky_relu", None), ("leaky_relu", 0.2)]

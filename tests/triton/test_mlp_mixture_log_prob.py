@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import ClassVar
 
 import layered
 import pytest
@@ -24,8 +23,6 @@ from triton_kernels.record import recording
 
 
 class TestMlpMixtureLogProb(MlpMixtureLogProbCases):
-    operator_options: ClassVar = ("ieee",)
-
     @pytest.mark.parametrize(("activation", "parameter"), [("elu", 0.5), ("relu", None), ("leaky_relu", 0.2)])
     def test_other_activations(self, activation, parameter):
         self.options = {"activation": activation, "activation_parameter": parameter}

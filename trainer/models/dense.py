@@ -16,9 +16,11 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from p3kernels.activations import ELU
+from p3kernels.activations import ELU, Activation
 from p3kernels.backends import available_backends
 from p3kernels.cpu import native
+
+_ELU = Activation(ELU, 1.0)
 
 
 class MatrixLayer(nn.Module):
@@ -96,7 +98,7 @@ class _Dense(torch.autograd.Function):
         for weight, bias, active in zip(parameters[::2], parameters[1::2], activated, strict=True):
             if active:
                 out = torch.mm(outputs[-1], weight.t())
-                native.activation_forward(ELU, 1.0, out, bias[None].contiguous(), out)
+                native.activation_forward(_ELU, out, bias[None].contiguous(), out)
             else:
                 out = torch.addmm(bias, outputs[-1], weight.t())
             outputs.append(out)
@@ -115,7 +117,7 @@ class _Dense(torch.autograd.Function):
             if ctx.activated[layer]:
                 gradient = gradient.contiguous()
                 to = gradient if own else torch.empty_like(gradient)
-                native.activation_backward(ELU, 1.0, outputs[layer + 1], gradient, to)
+                native.activation_backward(_ELU, outputs[layer + 1], gradient, to)
                 gradient = to
             d_parameters += (gradient.sum(0), torch.mm(gradient.t(), outputs[layer]))
             if layer or ctx.needs_input_grad[0]:
