@@ -1,14 +1,11 @@
 // The Python face of the native kernels. Tensors arrive as addresses; shapes and dtypes were checked in Python.
 #include <pybind11/pybind11.h>
 
-#include <algorithm>
-
-#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
+#include "cpu/threaded.h"
 #if defined(P3_WITH_CUDA)
 #include "cuda/bindings.h"
 #endif
@@ -17,245 +14,21 @@ namespace py = pybind11;
 
 namespace {
 
-using Address = uintptr_t;
-constexpr int64_t kGrain = 4096;  // elements below which another thread costs more than it saves
-
-template <class S>
-S* at(Address address) {
-  return reinterpret_cast<S*>(address);
-}
-template <class S>
-S* at(Address address, int64_t offset) {
-  return address ? reinterpret_cast<S*>(address) + offset : nullptr;
-}
-
-// Pieces of a [rows, columns] array in whole rows; without a shift the rows do not matter and columns may be anything.
-template <class Work>
-void over_rows(int64_t rows, int64_t columns, int threads, Work work) {
-  p3::parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(columns, 1)), threads, work);
-}
-
-// `shift` [shift_rows, columns] is added to row r % shift_rows.
-template <class S>
-void moments_forward(int kind, double parameter, Address mean, Address var, Address shift, Address out_mean,
-                     Address out_var, int64_t rows, int64_t columns, int threads) {
-  const auto& k = p3::kernels<S>();
-  const auto activation = static_cast<p3::Activation>(kind);
-  if (!shift) {
-    p3::parallel_for(rows * columns, kGrain, threads, [&](int64_t begin, int64_t end) {
-      k.moments_forward(activation, S(parameter), at<S>(mean, begin), at<S>(var, begin), nullptr,
-                        at<S>(out_mean, begin), at<S>(out_var, begin), end - begin);
-    });
-    return;
-  }
-  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t o = r * columns;
-      k.moments_forward(activation, S(parameter), at<S>(mean, o), at<S>(var, o), at<S>(shift), at<S>(out_mean, o),
-                        at<S>(out_var, o), columns);
-    }
-  });
-}
-
-template <class S>
-void moments_backward(int kind, double parameter, Address mean, Address var, Address shift, Address d_out_mean,
-                      Address d_out_var, Address d_mean, Address d_var, Address out_mean, Address out_var,
-                      int64_t rows, int64_t columns, int threads) {
-  const auto& k = p3::kernels<S>();
-  const auto activation = static_cast<p3::Activation>(kind);
-  const auto piece = [&](int64_t o, int64_t n) {
-    k.moments_backward(activation, S(parameter), at<S>(mean, o), at<S>(var, o), at<S>(shift), at<S>(d_out_mean, o),
-                       at<S>(d_out_var, o), at<S>(d_mean, o), at<S>(d_var, o), at<S>(out_mean, o), at<S>(out_var, o),
-                       n);
-  };
-  if (!shift) {
-    p3::parallel_for(rows * columns, kGrain, threads, [&](int64_t begin, int64_t end) { piece(begin, end - begin); });
-    return;
-  }
-  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) piece(r * columns, columns);
-  });
-}
-
-template <class S>
-void activation_forward(int kind, double parameter, Address x, Address shift, int64_t shift_rows, Address out,
-                        int64_t rows, int64_t columns, int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      k.activation_forward(static_cast<p3::Activation>(kind), S(parameter), at<S>(x, r * columns),
-                           at<S>(shift, (r % shift_rows) * columns), at<S>(out, r * columns), columns);
-    }
-  });
-}
-
-template <class S>
-void activation_backward(int kind, double parameter, Address out, Address d_out, Address d_x, int64_t n,
-                         int threads) {
-  const auto& k = p3::kernels<S>();
-  p3::parallel_for(n, kGrain, threads, [&](int64_t begin, int64_t end) {
-    k.activation_backward(static_cast<p3::Activation>(kind), S(parameter), at<S>(out, begin), at<S>(d_out, begin),
-                          at<S>(d_x, begin), end - begin);
-  });
-}
-
-// What a row needs of its std: made once for a shared std [A] (stride 0), row by row for [B, A].
-template <class S>
-class RowStd {
- public:
-  RowStd(const S* std, int64_t stride, int64_t actions)
-      : std_(std), stride_(stride), actions_(actions), inverse_(static_cast<size_t>(actions)) {
-    if (stride_ == 0) constant_ = p3::kernels<S>().mixture_constant(std_, inverse_.data(), actions_);
-  }
-  void move_to(int64_t row) {
-    if (stride_ != 0) {
-      constant_ = p3::kernels<S>().mixture_constant(std_ + row * stride_, inverse_.data(), actions_);
-    }
-  }
-  const S* inverse() const { return inverse_.data(); }
-  S constant() const { return constant_; }
-
- private:
-  const S* std_;
-  int64_t stride_, actions_;
-  std::vector<S> inverse_;
-  S constant_ = 0;
-};
-
-// action [B, A], means [N, B, A], std [A] or [B, A] (std_stride 0 or A) -> log_sum [B]
-template <class S>
-void mixture_forward(Address action, Address means, Address std, int64_t std_stride, Address log_sum, int64_t samples,
-                     int64_t rows, int64_t actions, int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(rows, samples * actions, threads, [&](int64_t begin, int64_t end) {
-    RowStd<S> row_std(at<S>(std), std_stride, actions);
-    for (int64_t b = begin; b < end; ++b) {
-      row_std.move_to(b);
-      at<S>(log_sum)[b] = k.mixture_forward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions,
-                                            row_std.inverse(), row_std.constant(), samples, actions);
-    }
-  });
-}
-
-// d_means [N, B, A] is written, d_action and d_std [B, A] are added to.
-template <class S>
-void mixture_backward(Address action, Address means, Address std, int64_t std_stride, Address log_sum,
-                      Address d_log_sum, Address d_means, Address d_action, Address d_std, int64_t samples,
-                      int64_t rows, int64_t actions, int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(rows, samples * actions, threads, [&](int64_t begin, int64_t end) {
-    RowStd<S> row_std(at<S>(std), std_stride, actions);
-    for (int64_t b = begin; b < end; ++b) {
-      row_std.move_to(b);
-      k.mixture_backward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions, row_std.inverse(),
-                         row_std.constant(), samples, actions, at<S>(log_sum)[b], at<S>(d_log_sum)[b],
-                         at<S>(d_means, b * actions), rows * actions, at<S>(d_action, b * actions),
-                         at<S>(d_std, b * actions));
-    }
-  });
-}
-
-// d [samples, rows, d_columns], of which the first `columns` count, noise [samples, rows, columns]; d_mean and d_std
-// [rows, columns] are added to.
-template <class S>
-void latent_backward(Address d, int64_t d_columns, Address noise, Address d_mean, Address d_std, int64_t samples,
-                     int64_t rows, int64_t columns, int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(rows, samples * columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      k.latent_backward(at<S>(d, b * d_columns), rows * d_columns, at<S>(noise, b * columns), rows * columns, samples,
-                        at<S>(d_mean, b * columns), at<S>(d_std, b * columns), columns);
-    }
-  });
-}
-
-// pre and out [1 + tangents, rows, columns], shift [columns], the others [rows, columns]; see cpu/kernels.h.
-template <class S>
-void units_forward(int kind, double parameter, Address pre, int64_t tangents, Address shift, Address pre_rest,
-                   bool whole, Address out, Address rest, Address gain, Address residual, Address curvature,
-                   int64_t rows, int64_t columns, int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t o = r * columns;
-      k.units_forward(static_cast<p3::Activation>(kind), S(parameter), at<S>(pre, o), rows * columns, tangents,
-                      at<S>(shift), at<S>(pre_rest, o), whole, at<S>(out, o), at<S>(rest, o), at<S>(gain, o),
-                      at<S>(residual, o), at<S>(curvature, o), columns);
-    }
-  });
-}
-
-template <class S>
-void units_backward(int kind, double parameter, Address pre, int64_t tangents, Address shift, Address pre_rest,
-                    bool whole, Address d_out, Address d_rest, Address d_gain, Address d_residual,
-                    Address d_curvature, Address d_pre, Address d_pre_rest, int64_t rows, int64_t columns,
-                    int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t o = r * columns;
-      k.units_backward(static_cast<p3::Activation>(kind), S(parameter), at<S>(pre, o), rows * columns, tangents,
-                       at<S>(shift), at<S>(pre_rest, o), whole, at<S>(d_out, o), at<S>(d_rest, o), at<S>(d_gain, o),
-                       at<S>(d_residual, o), at<S>(d_curvature, o), at<S>(d_pre, o), at<S>(d_pre_rest, o), columns);
-    }
-  });
-}
-
-// rows, d_scaled and weighted [rows, actions, columns], the others [rows, columns].
-template <class S>
-void rows_backward(Address rows_of_actions, Address d_scaled, Address weighted, Address gain, Address residual,
-                   Address d_gain, Address d_residual, int64_t actions, int64_t rows, int64_t columns, int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(rows, actions * columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t o = r * columns;
-      k.rows_backward(at<S>(rows_of_actions, actions * o), at<S>(d_scaled, actions * o), at<S>(weighted, actions * o),
-                      at<S>(gain, o), at<S>(residual, o), at<S>(d_gain, o), at<S>(d_residual, o), actions, columns);
-    }
-  });
-}
-
-// out [samples, rows, columns] for samples first_sample.. and rows first_row.. of the whole.
-template <class S>
-void normal(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row, int64_t rows,
-            int64_t columns, Address out, int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(samples * rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
-               static_cast<uint64_t>(first_row + r % rows), at<S>(out, r * columns), columns);
-    }
-  });
-}
-
-// The same for rows with numbers of their own, numbers [rows].
-template <class S>
-void normal_of_rows(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, Address numbers,
-                    int64_t rows, int64_t columns, Address out, int threads) {
-  const auto& k = p3::kernels<S>();
-  over_rows(samples * rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
-               static_cast<uint64_t>(at<int64_t>(numbers)[r % rows]), at<S>(out, r * columns), columns);
-    }
-  });
-}
-
 template <class S>
 void define(py::module_& m, const std::string& suffix) {
   const auto guard = py::call_guard<py::gil_scoped_release>();
-  m.def(("moments_forward_" + suffix).c_str(), &moments_forward<S>, guard);
-  m.def(("moments_backward_" + suffix).c_str(), &moments_backward<S>, guard);
-  m.def(("activation_forward_" + suffix).c_str(), &activation_forward<S>, guard);
-  m.def(("activation_backward_" + suffix).c_str(), &activation_backward<S>, guard);
-  m.def(("mixture_forward_" + suffix).c_str(), &mixture_forward<S>, guard);
-  m.def(("mixture_backward_" + suffix).c_str(), &mixture_backward<S>, guard);
-  m.def(("latent_backward_" + suffix).c_str(), &latent_backward<S>, guard);
-  m.def(("units_forward_" + suffix).c_str(), &units_forward<S>, guard);
-  m.def(("units_backward_" + suffix).c_str(), &units_backward<S>, guard);
-  m.def(("rows_backward_" + suffix).c_str(), &rows_backward<S>, guard);
-  m.def(("normal_" + suffix).c_str(), &normal<S>, guard);
-  m.def(("normal_of_rows_" + suffix).c_str(), &normal_of_rows<S>, guard);
+  m.def(("moments_forward_" + suffix).c_str(), &p3::threaded::moments_forward<S>, guard);
+  m.def(("moments_backward_" + suffix).c_str(), &p3::threaded::moments_backward<S>, guard);
+  m.def(("activation_forward_" + suffix).c_str(), &p3::threaded::activation_forward<S>, guard);
+  m.def(("activation_backward_" + suffix).c_str(), &p3::threaded::activation_backward<S>, guard);
+  m.def(("mixture_forward_" + suffix).c_str(), &p3::threaded::mixture_forward<S>, guard);
+  m.def(("mixture_backward_" + suffix).c_str(), &p3::threaded::mixture_backward<S>, guard);
+  m.def(("latent_backward_" + suffix).c_str(), &p3::threaded::latent_backward<S>, guard);
+  m.def(("units_forward_" + suffix).c_str(), &p3::threaded::units_forward<S>, guard);
+  m.def(("units_backward_" + suffix).c_str(), &p3::threaded::units_backward<S>, guard);
+  m.def(("rows_backward_" + suffix).c_str(), &p3::threaded::rows_backward<S>, guard);
+  m.def(("normal_" + suffix).c_str(), &p3::threaded::normal<S>, guard);
+  m.def(("normal_of_rows_" + suffix).c_str(), &p3::threaded::normal_of_rows<S>, guard);
 }
 
 }  // namespace
@@ -264,6 +37,10 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Native kernels of p3kernels: addresses and sizes in, nothing of torch inside.";
   m.def("isa", &p3::isa_name, "The instruction set the CPU kernels run with.");
   m.def("thread_source", &p3::thread_source, "The thread pool the CPU kernels run on.");
+  py::dict activations;
+  activations["elu"] = static_cast<int>(p3::Activation::kElu);
+  activations["leaky_relu"] = static_cast<int>(p3::Activation::kLeakyRelu);
+  m.attr("activations") = activations;
   define<float>(m, "float32");
   define<double>(m, "float64");
 #if defined(P3_WITH_CUDA)
