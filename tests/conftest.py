@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 from torch._subclasses.fake_tensor import FakeTensor
 
-pytest.register_assert_rewrite("accuracy", "battery", "memory", "helpers")
+pytest.register_assert_rewrite("helpers")
 
 # The same examples on every machine and every run; a first call that loads the extension is slow, and that is no fault.
 settings.register_profile("p3", derandomize=True, deadline=None, print_blob=True, max_examples=100)

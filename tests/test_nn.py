@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from battery import BACKENDS
+from helpers.battery import BACKENDS
 from torch import nn
 
 import p3kernels

@@ -16,7 +16,7 @@ from torch import Tensor
 import p3kernels
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-import oracle
+from helpers import oracle
 
 POINTS = 3000
 DENSE_POINTS = 131_072

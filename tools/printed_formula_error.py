@@ -14,7 +14,7 @@ import torch
 import p3kernels
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-import oracle
+from helpers import oracle
 
 POINTS = 4000
 

@@ -85,7 +85,11 @@ void test_moments(const p3::Kernels<S>& k, const std::string& name) {
         quadrature(kind, parameter, m, var[i], &exact_mean, &exact_var);
         check(std::abs(out_mean[i] - exact_mean) < tolerance, name + " moments mean");
         check(std::abs(out_var[i] - exact_var) < tolerance * exact_var, name + " moments var");
-        check(out_mean[i] == again_mean[i] && out_var[i] == again_var[i], name + " backward repeats the forward");
+        // To rounding: with fused multiply-adds the compiler fuses other products there than in the forward pass.
+        const S rounding = 8 * std::numeric_limits<S>::epsilon();
+        check(std::abs(out_mean[i] - again_mean[i]) <= rounding * (std::abs(out_mean[i]) + std::sqrt(var[i])) &&
+                  std::abs(out_var[i] - again_var[i]) <= rounding * out_var[i],
+              name + " backward repeats the forward");
         quadrature(kind, parameter, m + h, var[i], &above, &unused);
         quadrature(kind, parameter, m - h, var[i], &below, &unused);
         check(std::abs(d_mean[i] - (above - below) / (2 * h)) < 1e-5, name + " moments gradient");

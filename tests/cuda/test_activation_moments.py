@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from accuracy import CONFIGURATIONS, OPS, assert_accurate, moments_and_gradients, points
-from device_cases import EluMomentsCases, LeakyReluMomentsCases
+from helpers.accuracy import CONFIGURATIONS, OPS, assert_accurate, moments_and_gradients, points
+from helpers.device_cases import EluMomentsCases, LeakyReluMomentsCases
 
 each_configuration = pytest.mark.parametrize(("name", "parameter"), CONFIGURATIONS)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from battery import run
-from device_battery import DeviceBattery
+from helpers.battery import run
+from helpers.device_battery import DeviceBattery
 
 import p3kernels
 from p3kernels import reference

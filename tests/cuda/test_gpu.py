@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import layered
 import pytest
 import torch
-from battery import grouped, run
+from helpers import layered
+from helpers.battery import grouped, run
 
 import p3kernels
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from battery import run
-from device_cases import MixtureLogProbCases
+from helpers.battery import run
+from helpers.device_cases import MixtureLogProbCases
 
 import p3kernels
 

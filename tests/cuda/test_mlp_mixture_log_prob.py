@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import layered
 import pytest
 import torch
-from battery import as_tuple, grouped, run
-from device_cases import MlpMixtureLogProbCases
+from helpers import layered
+from helpers.battery import as_tuple, grouped, run
+from helpers.device_cases import MlpMixtureLogProbCases
 
 import p3kernels
 from p3kernels.activations import ELU, Activation

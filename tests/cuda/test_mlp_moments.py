@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import layered
 import pytest
 import torch
-from battery import grouped
-from device_cases import LinearEluMomentsCases, MlpMomentsCases
+from helpers import layered
+from helpers.battery import grouped
+from helpers.device_cases import LinearEluMomentsCases, MlpMomentsCases
 
 import p3kernels
 from p3kernels import reference

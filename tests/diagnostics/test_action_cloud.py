@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diagnostics.linear_policies import exact_covariance, exact_mean, policy
+from helpers.linear_policies import exact_covariance, exact_mean, policy
 
 from p3kernels import CovarianceMatching, MomentMatching
 from p3kernels.diagnostics import action_cloud

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diagnostics.linear_policies import SIGMAS, exact_covariance, policy, twins
+from helpers.linear_policies import SIGMAS, exact_covariance, policy, twins
 
 from p3kernels import CovarianceMatching, MomentMatching
 from p3kernels.diagnostics import correlation

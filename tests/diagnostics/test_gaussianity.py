@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from diagnostics.linear_policies import policy
+from helpers.linear_policies import policy
 from torch import nn
 
 pytest.importorskip("scipy")

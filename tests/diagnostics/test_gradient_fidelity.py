@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diagnostics.linear_policies import policy
+from helpers.linear_policies import policy
 
 from p3kernels import CovarianceMatching, MonteCarlo, SharedNoise
 from p3kernels.diagnostics import gradient_fidelity

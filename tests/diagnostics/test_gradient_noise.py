@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diagnostics.linear_policies import latent_weight, policy
+from helpers.linear_policies import latent_weight, policy
 
 from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo
 from p3kernels.diagnostics import gradient_noise, noise_law, noise_scaling, ratio_variance

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from diagnostics.linear_policies import SIGMAS, exact_covariance, exact_mean, policy
+from helpers.linear_policies import SIGMAS, exact_covariance, exact_mean, policy
 
 from p3kernels import CovarianceMatching, MomentMatching
 from p3kernels.diagnostics import LatentPolicy, kl_scan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from diagnostics.linear_policies import policy
+from helpers.linear_policies import policy
 from torch import nn
 
 from p3kernels.diagnostics import LatentPolicy, linearity

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from diagnostics.linear_policies import SIGMAS, exact_covariance, exact_mean, latent_weight, policy, twins
+from helpers.linear_policies import SIGMAS, exact_covariance, exact_mean, latent_weight, policy, twins
 
 from p3kernels.diagnostics import actor_jacobian, sampled_moments
 from p3kernels.diagnostics import samples as module

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from diagnostics.linear_policies import SIGMAS, exact_covariance, policy, twins
+from helpers.linear_policies import SIGMAS, exact_covariance, policy, twins
 
 from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo
 from p3kernels.diagnostics import variance_gap

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from accuracy import CONFIGURATIONS, OPS
-from battery import BACKENDS
+from helpers.accuracy import CONFIGURATIONS, OPS
+from helpers.battery import BACKENDS
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -34,7 +34,7 @@ def test_variance_is_non_negative_and_at_most_lipschitz_squared_times_the_inputs
     activation, parameter, backend, mean, var
 ):
     _, out_var = OPS[activation](number(mean), number(var), parameter, backend=backend)
-    # 1e-11 covers the reference's relative error in float64 (tests/accuracy.py).
+    # 1e-11 covers the reference's relative error in float64 (tests/helpers/accuracy.py).
     assert 0 <= out_var <= max(1.0, parameter) ** 2 * var * (1 + 1e-11)
 
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import pytest
 import torch
-from accuracy import moments_and_gradients, scales
-from activation_battery import BAD_MOMENTS, ActivationBattery
-from battery import BACKENDS, bad
+from helpers.accuracy import moments_and_gradients, scales
+from helpers.activation_battery import BAD_MOMENTS, ActivationBattery
+from helpers.battery import BACKENDS, bad
 
 import p3kernels
 from p3kernels import reference

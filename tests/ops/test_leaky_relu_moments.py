@@ -5,8 +5,8 @@ import math
 from typing import ClassVar
 
 import torch
-from activation_battery import BAD_MOMENTS, ActivationBattery
-from battery import BACKENDS, bad
+from helpers.activation_battery import BAD_MOMENTS, ActivationBattery
+from helpers.battery import BACKENDS, bad
 
 import p3kernels
 from p3kernels import reference

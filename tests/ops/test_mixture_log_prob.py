@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from battery import BACKENDS, BAD_BACKENDS, DTYPES, OpBattery, bad, bad_tensor
+from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, OpBattery, bad, bad_tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal

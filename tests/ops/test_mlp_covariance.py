@@ -4,10 +4,10 @@ import itertools
 import math
 from typing import ClassVar
 
-import layered
 import pytest
 import torch
-from battery import BACKENDS, BAD_BACKENDS, OpBattery, bad, bad_tensor, grouped, run
+from helpers import layered
+from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad, bad_tensor, grouped, run
 from torch.autograd import gradcheck
 
 import p3kernels

@@ -3,11 +3,11 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import layered
 import pytest
 import torch
-from battery import BACKENDS, BAD_BACKENDS, DTYPES, OpBattery, as_tuple, bad, bad_tensor, grouped, run
-from memory import peak_bytes
+from helpers import layered
+from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, OpBattery, as_tuple, bad, bad_tensor, grouped, run
+from helpers.memory import peak_bytes
 
 import p3kernels
 from p3kernels import reference

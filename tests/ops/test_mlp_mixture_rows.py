@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from battery import BACKENDS, grouped
-from numbered_rows import SEED, NumberedRows, numbers, without_noise
+from helpers.battery import BACKENDS, grouped
+from helpers.numbered_rows import SEED, NumberedRows, numbers, without_noise
 
 import p3kernels
 from p3kernels.layered import mlp_mixture_log_prob as kernel

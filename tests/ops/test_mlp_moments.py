@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import layered
 import pytest
 import torch
-from battery import BACKENDS, BAD_BACKENDS, OpBattery, bad_tensor, grouped
+from helpers import layered
+from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad_tensor, grouped
 
 import p3kernels
 from p3kernels import reference

@@ -4,8 +4,8 @@ import functools
 import math
 
 import torch
-from activation_battery import BAD_MOMENTS, ActivationBattery
-from battery import BACKENDS
+from helpers.activation_battery import BAD_MOMENTS, ActivationBattery
+from helpers.battery import BACKENDS
 
 import p3kernels
 from p3kernels import reference

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from accuracy import assert_accurate, moments_and_gradients, points, scales
-from device_cases import EluMomentsCases, LeakyReluMomentsCases
+from helpers.accuracy import assert_accurate, moments_and_gradients, points, scales
+from helpers.device_cases import EluMomentsCases, LeakyReluMomentsCases
 
 import p3kernels
 from p3kernels import reference

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from device_cases import LinearEluMomentsCases
+from helpers.device_cases import LinearEluMomentsCases
 
 import p3kernels
 from triton_kernels import launch

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from device_battery import launches  # noqa: F401  # a fixture
-from device_cases import MixtureLogProbCases
+from helpers.device_battery import launches  # noqa: F401  # a fixture
+from helpers.device_cases import MixtureLogProbCases
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 import p3kernels

@@ -4,13 +4,13 @@ import dataclasses
 import itertools
 import math
 
-import layered
 import pytest
 import torch
-from battery import as_tuple, grouped, run, transposed
-from device_battery import launches  # noqa: F401  # a fixture
-from device_cases import MlpMixtureLogProbCases
-from memory import peak_bytes
+from helpers import layered
+from helpers.battery import as_tuple, grouped, run, transposed
+from helpers.device_battery import launches  # noqa: F401  # a fixture
+from helpers.device_cases import MlpMixtureLogProbCases
+from helpers.memory import peak_bytes
 
 import p3kernels
 from p3kernels import reference

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from battery import run
-from numbered_rows import SEED, SIZES, NumberedRows, numbers, without_noise
+from helpers.battery import run
+from helpers.numbered_rows import SEED, SIZES, NumberedRows, numbers, without_noise
 
 from p3kernels.reference.latent_noise import latent_noise
 from triton_kernels import mlp_mixture_log_prob as kernel

@@ -4,12 +4,12 @@ import itertools
 import math
 from typing import Any
 
-import layered
 import pytest
 import torch
-from battery import grouped, run
-from device_battery import launches  # noqa: F401  # a fixture
-from device_cases import MlpMomentsCases
+from helpers import layered
+from helpers.battery import grouped, run
+from helpers.device_battery import launches  # noqa: F401  # a fixture
+from helpers.device_cases import MlpMomentsCases
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import p3kernels

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from battery import Bad, Inputs, bad, grouped
+
+from helpers.battery import Bad, Inputs, bad, grouped
 
 
 def moments(generator: torch.Generator, rows: int, inputs: int, stochastic: int) -> Inputs:

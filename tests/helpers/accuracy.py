@@ -6,11 +6,11 @@ import functools
 import math
 from collections.abc import Callable
 
-import oracle
 import torch
 from torch import Tensor
 
 import p3kernels
+from helpers import oracle
 
 CONFIGURATIONS = [
     ("elu", 0.5),

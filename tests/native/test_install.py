@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import setuptools
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NOT_SOURCE = shutil.ignore_patterns(".*", "build", "dist", "*.so", "__pycache__", "*.egg-info", "runs", "bench_*")
 
 pytestmark = pytest.mark.skipif(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import layered
 import torch
-from battery import Inputs, as_tuple, grouped
-from device_battery import DeviceBattery
 
 import p3kernels
+from helpers import layered
+from helpers.battery import Inputs, as_tuple, grouped
+from helpers.device_battery import DeviceBattery
 from p3kernels import reference
 
 
 class ActivationCases(DeviceBattery):
     sizes: ClassVar = {"one": (1,), "odd": (3, 5), "prime": (7, 11, 13), "empty": (0, 4), "large": (3, 1001)}
-    # As for the other backends: tests/activation_battery.py.
+    # As for the other backends: tests/helpers/activation_battery.py.
     rounding = 16
 
     def make_inputs(self, size, dtype) -> Inputs:

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import pytest
 import torch
-from accuracy import assert_accurate, moments_and_gradients, points
-from battery import BACKENDS, BAD_BACKENDS, DTYPES, Bad, Inputs, OpBattery, bad, bad_tensor
 from torch import Tensor
+
+from helpers.accuracy import assert_accurate, moments_and_gradients, points
+from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, Bad, Inputs, OpBattery, bad, bad_tensor
 
 BAD_MOMENTS: tuple[Bad, ...] = (
     *BAD_BACKENDS,
@@ -33,14 +34,14 @@ class ActivationBattery(OpBattery):
     """Moments of one activation f; `parameters` are the values of its parameter that are tested."""
 
     activation: ClassVar[str]
-    """Its name in tests/accuracy.py and tests/oracle.py."""
+    """Its name in tests/helpers/accuracy.py and tests/helpers/oracle.py."""
     parameters: ClassVar[tuple[float, ...]]
     gradcheck_parameters: ClassVar[tuple[float, ...]]
     plain: ClassVar[Callable[[Tensor, float], Tensor]]
     """f itself."""
 
     sizes: ClassVar = {"one": (1,), "odd": (3, 5), "prime": (7, 11, 13), "empty": (0, 4), "large": (3, 7001)}
-    # An elementwise result is within 7 eps of the largest; tests/accuracy.py has the sharp, pointwise bounds.
+    # An elementwise result is within 7 eps of the largest; tests/helpers/accuracy.py has the sharp, pointwise bounds.
     rounding = 16
     thread_invariant = True
     twice_differentiable = frozenset({"reference"})

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.trained_actor import SAMPLES, TrainedActor, correlation, load, total
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
-from trained_actor import SAMPLES, TrainedActor, correlation, load, total
 
 from p3kernels import CovarianceMatching, MomentMatching
 from p3kernels.estimators import CorrelatedGaussianPolicy, GaussianPolicy
 
-G1_ACTOR = Path(__file__).parent / "data" / "g1_actor.npz"
+G1_ACTOR = Path(__file__).parents[1] / "data" / "g1_actor.npz"
 """Of `p3 train --task g1-flat`, 440 iterations of MM; see trained_actor.py."""
 
 

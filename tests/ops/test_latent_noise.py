@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-import layered
 import pytest
 import torch
-from battery import BACKENDS, as_tuple, grouped, run
+from helpers import layered
+from helpers.battery import BACKENDS, as_tuple, grouped, run
 
 import p3kernels
 from p3kernels.cpu import native

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from accuracy import CONFIGURATIONS, assert_accurate, points
+from helpers.accuracy import CONFIGURATIONS, assert_accurate, points
 
 from p3kernels import reference
 from p3kernels.reference.latent_noise import normal

@@ -1,7 +1,7 @@
-"""Trained actors on states that they met, for tests/test_covariance_matching.py and a table of docs/derivation.md.
+"""Trained actors on states that they met, for tests/estimators/test_covariance_matching.py and docs/derivation.md.
 
-python tests/trained_actor.py write RUN/model_150.pt mm-1.npz     network, contexts and latents, in float16
-python tests/trained_actor.py compare mm-1.npz mm-2.npz ...       the estimators' moments there against samples
+python tests/helpers/trained_actor.py write RUN/model_150.pt mm-1.npz     network, contexts and latents, in float16
+python tests/helpers/trained_actor.py compare mm-1.npz mm-2.npz ...       the estimators' moments there against samples
 
 A line of the table is of the actors whose file names differ in what follows the last "-" alone: the seeds of a method.
 """

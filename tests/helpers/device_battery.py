@@ -1,4 +1,4 @@
-"""The checks that every op inherits on a backend for GPUs, executed on a CPU; truth as in tests/battery.py.
+"""The checks that every op inherits on a backend for GPUs, executed on a CPU; truth as in tests/helpers/battery.py.
 
 Triton kernels run in the interpreter, CUDA kernels through the shim.
 """
@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from battery import Inputs, OpBattery, as_tuple, cotangents_of, operator_calls, run, sliced, transposed
 from torch import Tensor
+
+from helpers.battery import Inputs, OpBattery, as_tuple, cotangents_of, operator_calls, run, sliced, transposed
 
 SIZES = ("one", "odd", "prime", "empty", "large")
 

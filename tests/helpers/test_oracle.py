@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mpmath as mp
-import oracle
 import pytest
+
+from helpers import oracle
 
 POINTS = [(0.3, 0.7), (-2.0, 1.5), (4.0, 0.2), (-6.0, 2.5), (0.0, 3.0), (-0.8, 0.05)]  # mean, std
 ELU_ALPHAS = (0.5, 1, 1.7)

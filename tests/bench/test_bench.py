@@ -284,7 +284,7 @@ def test_nothing_of_the_trainer_is_imported():
         "import sys, p3kernels.info, p3kernels.bench.command\n"
         "assert not any(name.split('.')[0] in ('trainer', 'matplotlib') for name in sys.modules)\n"
     )
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, timeout=300, check=False
     )

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from battery import BACKENDS
+from helpers.battery import BACKENDS
 from torch import nn
 from torch.distributions import Independent, Normal
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import layered
 import pytest
 import torch
-from battery import Inputs, OpBattery, as_tuple, grouped, run
 from torch import Tensor
 
 import p3kernels
+from helpers import layered
+from helpers.battery import Inputs, OpBattery, as_tuple, grouped, run
 from p3kernels.reference.latent_noise import SAMPLING, latent_noise
 
 SEED = 2**62 + 5
