@@ -55,7 +55,7 @@ def moments_backward(
     out_mean: Tensor | None = None,
     out_var: Tensor | None = None,
 ) -> None:
-    """d_mean, d_var of `moments_forward`; out_mean and out_var get the forward values again, to rounding. In place allowed."""
+    """d_mean, d_var of `moments_forward`; `out_*` get the forward values again, to rounding. In place allowed."""
     rows, columns = (mean.shape[0], mean.shape[1]) if bias is not None else (1, mean.numel())
     _function("moments_backward", mean)(
         *activation,

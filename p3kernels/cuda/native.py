@@ -79,7 +79,7 @@ def moments_backward(
     out_mean: Tensor | None = None,
     out_var: Tensor | None = None,
 ) -> None:
-    """d_mean, d_var of `moments_forward`; out_mean and out_var get the forward values again, to rounding. In place allowed."""
+    """d_mean, d_var of `moments_forward`; `out_*` get the forward values again, to rounding. In place allowed."""
     period = 1 if bias is None else bias.numel()
     inputs = (_tensor(mean), _tensor(var), _tensor(bias))
     rest = [_tensor(tensor) for tensor in (d_out_mean, d_out_var, d_mean, d_var, out_mean, out_var)]
