@@ -222,7 +222,7 @@ def test_what_can_never_fit_is_the_callers_problem(tables, no_memory_of_tiles):
 @pytest.mark.parametrize("name", ["mlp_moments", "mlp_mixture_log_prob"])
 def test_results_do_not_depend_on_the_tiles(name, monkeypatch, no_memory_of_tiles):
     """Every configuration as small as it gets, as on a GPU with little shared memory."""
-    from device_cases import MlpMixtureLogProbCases, MlpMomentsCases
+    from helpers.device_cases import MlpMixtureLogProbCases, MlpMomentsCases
 
     cases = {"mlp_moments": MlpMomentsCases, "mlp_mixture_log_prob": MlpMixtureLogProbCases}[name]()
     inputs = cases.make_inputs(cases.sizes["large"], torch.float32)
