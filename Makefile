@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch first and alone: a range that another package asks for would otherwise bring gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test test-all bench lint docs browser isaaclab physx clean
+.PHONY: help train test test-all bench lint links docs browser isaaclab physx clean
 
 help:
 	@echo "make train   set up and train a G1 for at most 12 minutes; the report is in runs/first-steps"
@@ -16,7 +16,7 @@ help:
 	@echo "make browser install Chromium for the viewer's test, as root on Debian or Ubuntu; make test tries it by itself"
 	@echo "make isaaclab fetch Isaac Lab's sources for the checks of its engine (Python 3.11); make test tries it by itself"
 	@echo "make physx   Isaac Lab's engine on NVIDIA's PhysX on a CPU, and its checks; asks you to accept NVIDIA's licence first"
-	@echo "make docs    check that every link and every file the documentation names exists"
+	@echo "make docs    build the site of the documentation, with the API reference, into build/site; warnings are errors"
 
 $(VENV)/.torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -41,7 +41,7 @@ train: $(VENV)/.ready
 # very slow where other processes share the cores.
 WORKERS ?= 2
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
-test: $(VENV)/.ready lint docs browser isaaclab
+test: $(VENV)/.ready lint links browser isaaclab
 	$(PYTEST) --ignore=tests/triton
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
@@ -57,8 +57,21 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/.ready
+# Every link, heading and file that the pages name exists: the part of `make docs` that needs no mkdocs.
+links: $(VENV)/.ready
 	$(BIN)/python tools/check_links.py
+
+# An environment of its own: the pages are made from sources, without importing them, and need nothing else.
+$(VENV)-docs/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  "mkdocs" "mkdocs-material" "mkdocstrings[python]" "ruff"
+	@touch $@
+
+docs: $(VENV)-docs/.ready
+	$(VENV)-docs/bin/python tools/check_links.py
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # The page of `p3 play` is tested in a real browser where there is one. Never a reason to fail: without it, without root
 # or without a network that test is skipped and says so. P3_BROWSER=no leaves the machine as it is.
