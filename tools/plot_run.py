@@ -11,6 +11,7 @@ import matplotlib as mpl
 from trainer.runs.metrics import estimator_name, read_metrics
 
 mpl.use("Agg")
+mpl.rcParams.update({"path.simplify_threshold": 1.0, "svg.fonttype": "none", "svg.hashsalt": "p3"})  # small files
 import matplotlib.pyplot as plt
 
 PANELS = (

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainer.study.analysis import PRIMARY, Analysis
 from trainer.study.finished import CURVES, DIFFICULTY, LENGTH, PROGRESS, REWARD
 from trainer.study.statistics import mean_std
@@ -33,6 +35,8 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "simple-actor-critic": ("#CC79A7", "--", "^"),
 }
 _OTHERS = ("#CC79A7", "-.", "h")
+MOST_POINTS = 50
+"""Points of a curve in a figure: more cannot be told apart at its size, and each is a line of the file."""
 
 
 def write_figures(analysis: Analysis, directory: Path) -> list[Path]:
@@ -66,7 +70,7 @@ def _curves(plt: Any, analysis: Analysis) -> Any:
         for method, runs in analysis.runs.items():
             if runs:
                 colour, dashes, _ = STYLES.get(method, _OTHERS)
-                steps, mean, std = analysis.bands(method, key)
+                steps, mean, std = (_thinned(values) for values in analysis.bands(method, key))
                 thousands = steps / 1000
                 axis.plot(thousands, mean, color=colour, linestyle=dashes, linewidth=1.4, label=method)
                 axis.fill_between(thousands, mean - std, mean + std, color=colour, alpha=0.10, linewidth=0)
@@ -104,6 +108,12 @@ def _final(plt: Any, analysis: Analysis) -> Any:
     )
     axis.grid(axis="x", alpha=0.3)
     return figure
+
+
+def _thinned(values: np.ndarray) -> np.ndarray:
+    """[T] as at most `MOST_POINTS` means over neighbours, of those that are there."""
+    parts = np.array_split(values, min(len(values), MOST_POINTS))
+    return np.array([np.nan if np.isnan(part).all() else np.nanmean(part) for part in parts])
 
 
 def _is_there(analysis: Analysis, key: str) -> bool:
