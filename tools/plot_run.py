@@ -11,9 +11,9 @@ import matplotlib as mpl
 from trainer.runs.metrics import estimator_name, read_metrics
 
 mpl.use("Agg")
-mpl.rcParams.update({"path.simplify_threshold": 1.0, "svg.fonttype": "none", "svg.hashsalt": "p3"})  # small files
 import matplotlib.pyplot as plt
 
+plt.rcParams.update({"path.simplify_threshold": 1.0, "svg.fonttype": "none", "svg.hashsalt": "p3"})  # small files
 PANELS = (
     ("episode/reward", "episode reward"),
     ("episode/length", "episode length, steps"),
