@@ -97,7 +97,7 @@ PLANS = {
         Plan(
             name="pilot",
             title="Pilot: ways to continue a moment-matching run",
-            summary="continue MM runs in ten ways, and the Σλ term from the start: for tuning, on seeds of its own",
+            summary="continue MM runs in eleven ways, and the Σλ term from the start: for tuning, on seeds of its own",
             arms=(
                 MM,
                 branch("noise0.005", *_noise(0.005)),
