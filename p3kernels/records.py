@@ -66,7 +66,7 @@ class MlpMomentsInputs(NamedTuple):
     save: bool
     """Whether a backward pass may follow."""
     precision: str
-    """Of Triton's products."""
+    """How Triton's products round."""
 
     @property
     def activation(self) -> Activation:
@@ -120,7 +120,7 @@ class MlpMixtureInputs(NamedTuple):
     save: bool
     """Whether a backward pass may follow."""
     precision: str
-    """Of Triton's products."""
+    """How Triton's products round."""
 
     @property
     def activation(self) -> Activation:

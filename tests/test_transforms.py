@@ -15,7 +15,7 @@ from p3kernels.transforms import transformed
 
 B, C, Z, A = 3, 2, 2, 2
 STEP = 1e-5
-"""Of a central difference: its error is STEP² times a third derivative and 1e-16 / STEP, both near 1e-10."""
+"""Step of a central difference: its error is STEP² times a third derivative and 1e-16 / STEP, both near 1e-10."""
 Op = Callable[..., tuple[Tensor, ...]]
 
 

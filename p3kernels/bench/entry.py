@@ -10,7 +10,7 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 
 SEED = 2024
-"""Of every input, and of the draw inside the Monte Carlo op: two runs measure the same numbers."""
+"""Seed of every input, and of the draw inside the Monte Carlo op: two runs measure the same numbers."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ RANK = p3kernels.CovarianceMatching().rank
 
 
 def _directions(dtype: torch.dtype) -> Tensor | None:
-    """Of the float32 weights for every contestant: the truth is along the same ones."""
+    """Directions of the float32 weights, for every contestant: the truth is along the same ones."""
     directions = latent_directions(split_parameters(parameters())[0], LATENT, RANK)
     return None if directions is None else directions.to(dtype)
 

@@ -28,7 +28,7 @@ class Traffic:
     bytes_read: int = 0
     bytes_written: int = 0
     flops: int = 0
-    """Of matrix products, two a multiply-add."""
+    """Operations of matrix products, two a multiply-add."""
     launches: int = 0
     by_op: Counter[str] = field(default_factory=Counter)
     """Launches by aten op."""
@@ -50,7 +50,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Of the distinct elements: those of an expanded dimension are one."""
+    """Bytes of the distinct elements: those of an expanded dimension are one."""
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= size if stride != 0 else min(size, 1)

@@ -17,7 +17,7 @@ from p3kernels import backends
 from p3kernels.activations import Activation
 
 Address = tuple[int, bool]
-"""Of a tensor, and whether it holds bfloat16."""
+"""Where a tensor begins in memory, and whether it holds bfloat16."""
 
 
 def kernels() -> Any:

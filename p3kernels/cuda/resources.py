@@ -26,7 +26,7 @@ G1_SHARED_BYTES = {
     ("MlpActions", 16): 98_560,
     ("MlpActions", 8): 57_600,
 }
-"""Of the G1 actor with 99 context columns, by kernel and rows of a tile; tests/cuda/test_resources.py computes them."""
+"""Bytes for the G1 actor with 99 context columns, by kernel and rows of a tile; a test computes them."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Resources:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return ELEMENT_THREADS if self.kernel.startswith("Elementwise") else ROW_THREADS
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block, for the G1 actor."""
+        """Shared memory of a block, for the G1 actor."""
         tile = re.search(r"Tile<(\d+)>", self.kernel)
         return 0 if tile is None else G1_SHARED_BYTES[self.kernel.split("<")[0], int(tile[1])]
 

@@ -149,7 +149,7 @@ class Session:
         return Result(step, PASSED, detail)
 
     def results(self) -> list[Result]:
-        """Of every step, in their order."""
+        """The result of every step, in their order."""
         return [self.result(step) for step in self.steps]
 
 

@@ -26,7 +26,7 @@ class PlaneGaussian:
 
 @dataclass(frozen=True)
 class ActionCloud:
-    """Of one state."""
+    """The action distribution at one state, sampled and as estimators have it."""
 
     state: int
     """Its row: the one whose total variance by the latent is the median."""

@@ -21,7 +21,7 @@ class Correlation:
     """Over sampled latents at a state, and as the estimators have it."""
 
     mean_absolute: float
-    """Of the entries off the diagonal, over states; 0 for independent actions. Finite samples alone give about
+    """Mean |correlation| off the diagonal, over states; 0 for independent actions. Finite samples alone give about
     √(2/π / num_samples)."""
     largest: float
     """Mean over states of the largest absolute entry off the diagonal."""

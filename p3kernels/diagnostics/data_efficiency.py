@@ -26,8 +26,8 @@ class DataEfficiency:
     share: float
     """In [0, 1]; the paper gives it in percent."""
     standard_error: float
-    """Of `share` as that of all observations of this kind: rows are taken as independent, the repeats of a row are
-    not. NaN for one row, which says nothing about others."""
+    """Error of `share` as that of all observations of this kind: rows are taken as independent, the repeats of a row
+    are not. NaN for one row, which says nothing about others."""
     count: int
     """M: rows times repeats."""
 

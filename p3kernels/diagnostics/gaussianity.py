@@ -23,7 +23,7 @@ class Gaussianity:
     w: float
     """Shapiro–Wilk's W, over all actions too. Below 1 even for a Gaussian, the more so the fewer samples."""
     p: float
-    """Of the test; 0.5 on average for a Gaussian."""
+    """Mean p-value of the test; 0.5 for a Gaussian."""
     pass_rate: float
     """Share of p ≥ alpha; 1 - alpha for a Gaussian."""
     w_per_action: tuple[float, ...]

@@ -14,7 +14,7 @@ from p3kernels.estimators.protocol import Estimator
 
 @dataclass(frozen=True)
 class GradientFidelity:
-    """Of the surrogate's gradient in the actor's parameters, at a fixed set of observations and a known return.
+    """How true the surrogate's gradient in the actor's parameters is, at fixed observations and a known return.
 
     A description, not a ranking: what trains well is decided by training (docs/diagnostics.md).
     """
@@ -139,7 +139,7 @@ def _known_return(policy: LatentPolicy, samples: int) -> KnownReturn:
 def _pathwise_gradient(
     policy: LatentPolicy, advantage: KnownReturn, samples: int, parameters: list[nn.Parameter]
 ) -> Tensor:
-    """Of the mean over rows of E[advantage], by so many actions a row."""
+    """Gradient of the mean over rows of E[advantage], by so many actions a row."""
     total = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
     for _ in range(samples):
         gradient = torch.autograd.grad(advantage(_actions(policy)).mean(), parameters)

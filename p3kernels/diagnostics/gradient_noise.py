@@ -23,12 +23,12 @@ from p3kernels.estimators.protocol import Estimator
 
 @dataclass(frozen=True)
 class GradientNoise:
-    """Of the surrogate's gradient, at a fixed minibatch."""
+    """How noisy the surrogate's gradient is, at a fixed minibatch."""
 
     noise: float
     """Trace of the covariance, over redraws, of the gradient in the actor's parameters; 0 without latents drawn."""
     standard_error: float
-    """Of `noise`."""
+    """Standard error of `noise`."""
     signal: float
     """Squared norm of the mean gradient, what the noise adds to it taken off; may be below 0 where the noise covers
     it."""

@@ -20,7 +20,7 @@ from p3kernels.diagnostics.samples import action_means
 from p3kernels.estimators.protocol import Estimator, Policy
 
 STATES_AT_ONCE = 32
-"""Of which all components and actions are held together: memory does not grow with the number of states."""
+"""States whose components and actions are held together: memory does not grow with the number of states."""
 BOUND_SAMPLES = 64
 """Latents a state for `KlScan.bound`."""
 

@@ -30,7 +30,7 @@ class PowerLaw:
     noise: tuple[float, ...]
     """What was measured there."""
     standard_error: tuple[float, ...]
-    """Of `noise`; 0 where a point is a row of its own."""
+    """Standard errors of `noise`; 0 where a point is a row of its own."""
     in_range: tuple[bool, ...]
     """Whether the ratio's predicted variance is small there, so that the point is in the fit."""
     exponent: float
@@ -57,9 +57,9 @@ class NoiseScaling:
     """The law against measurements, in both of the gradients that it is told of."""
 
     parameters: NoiseLaws
-    """Of the gradient in the actor's parameters, which is what an optimiser sees."""
+    """Laws for the gradient in the actor's parameters, which is what an optimiser sees."""
     action_mean: NoiseLaws
-    """Of a row's term in the row's action mean, which is what the law is derived for; a mean over rows."""
+    """Laws for a row's term in its action mean, which is what the law is derived for; a mean over rows."""
     jacobian: PowerLaw
     """Rows side by side: the noise in a row's action mean against its ‖J‖_F, weighted by the latent's and the
     exploration's stds."""

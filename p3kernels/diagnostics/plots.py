@@ -21,7 +21,7 @@ BLACK, BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
 )
 """Okabe and Ito's, which the colour-blind can tell apart; lines differ by dashes and markers as well."""
 LINES = {"MM": (RED, "--"), "CM": (GREEN, "-."), "CM, unscented": (SKY, ":"), "z = mean": (PURPLE, (0, (1, 3)))}
-"""Of the estimators that have a line of their own; others are left to the tables."""
+"""Colour and dashes of the estimators that have a line of their own; others are left to the tables."""
 
 
 def draw_data_efficiency(found: Mapping[str, Mapping[str, DataEfficiency]], paper: Mapping[str, float]) -> Any:
@@ -139,7 +139,7 @@ def draw_action_cloud(found: Mapping[str, ActionCloud], names: Sequence[str] | N
 
 
 def _ellipse(axis: Any, gaussian: PlaneGaussian, colour: str, dashes: Any, label: str) -> None:
-    """Of 2 standard deviations: the unit circle through a Cholesky factor, which exists in the limit too."""
+    """Draws 2 standard deviations: the unit circle through a Cholesky factor, which exists in the limit too."""
     (a, b), (_, d) = gaussian.covariance
     first = math.sqrt(max(a, 0.0))
     second = b / first if first > 0 else 0.0

@@ -16,7 +16,7 @@ ROWS_AT_ONCE = 32_768
 
 @dataclass(frozen=True)
 class SampledMoments:
-    """Of the action means actor([context, z]) over z, exploration not included; float64."""
+    """Moments of the action means actor([context, z]) over z, without exploration; float64."""
 
     mean: Tensor
     """[B, A]."""

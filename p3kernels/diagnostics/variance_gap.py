@@ -43,7 +43,7 @@ class VarianceGap:
     """Σv/σ²: sampled variance by the latent over that of the exploration, summed over the actions of an observation
     (each in its own σ²), averaged over observations. The likelihood's noise grows with it."""
     noise: float
-    """Of the sampled numbers: a mean of one observation and action is known to 1/√num_samples of its latent std."""
+    """Sampling noise: a mean of one observation and action is known to 1/√num_samples of its latent std."""
     num_samples: int
     estimators: dict[str, PropagatedMoments]
 

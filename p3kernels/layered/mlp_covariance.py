@@ -38,7 +38,7 @@ class _Layer:
     gain: Tensor
     residual: Tensor
     curvature: Tensor | None
-    """Of the last hidden layer."""
+    """There for the last hidden layer alone."""
 
     @property
     def tangents(self) -> Tensor:
@@ -101,7 +101,7 @@ class _Network:
         return layers
 
     def shared_curvature(self, work: Workspace, layer: _Layer) -> tuple[Tensor, Tensor]:
-        """Of the last hidden layer: c [R, H, H] along the tangents, and S = ½ h_i h_j c_ij², 0 on the diagonal."""
+        """The last hidden layer's c [R, H, H] along the tangents, and S = ½ h_i h_j c_ij², 0 on the diagonal."""
         assert layer.curvature is not None
         rows, width = layer.curvature.shape
         tangents, h = layer.tangents, layer.curvature

@@ -17,7 +17,7 @@ from p3kernels.records import Backward, Gradients, result_dtype
 
 
 class Inputs(NamedTuple):
-    """Of any shape, mean and variance of one."""
+    """What the activations' operators take: mean and variance of one shape, whichever it is."""
 
     mean: Tensor
     var: Tensor
@@ -31,7 +31,7 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Of the shape of the inputs."""
+    """What the activations' operators give, of the shape of the inputs."""
 
     mean: Tensor
     var: Tensor

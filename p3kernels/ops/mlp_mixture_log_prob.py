@@ -33,7 +33,7 @@ from p3kernels.reference.latent_noise import (
 Request = Backward[MlpMixtureInputs, MlpMixtureOutputs]
 
 CUDA_TILE_ROWS = 65536
-"""Of samples × rows of the batch, layer by layer; the G1 actor's activations of so many are 240 MB."""
+"""Rows of a tile, samples × rows of the batch, layer by layer; the G1 actor's activations of so many are 240 MB."""
 
 
 def _fake(inputs: MlpMixtureInputs, kept: int = 0) -> MlpMixtureOutputs:

@@ -118,7 +118,7 @@ GRADIENTS_BY_MEAN, GRADIENTS_BY_VAR = (0, 1, 3, 4), (1, 2, 4, 5)
 
 
 def moments_formulas(name: str, moments: Values, gradients: Values, curvatures: Values) -> Formulas:
-    """Of an activation's moments: 2, 4 and 6 numbers."""
+    """The formulas of an activation's moments: 2, 4 and 6 numbers."""
     return Formulas(
         name,
         (

@@ -13,7 +13,7 @@ from p3kernels.reference.leaky_relu_moments import leaky_relu_derivatives, leaky
 
 
 class LinearisedUnits(NamedTuple):
-    """Of f(x), x ~ N(mean, var), elementwise."""
+    """The best linear fit of f(x), x ~ N(mean, var), elementwise, and what it leaves."""
 
     mean: Tensor
     """E[f]."""

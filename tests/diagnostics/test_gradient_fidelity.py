@@ -14,7 +14,7 @@ SETTINGS = {"redraws": 40, "reference_samples": 200, "seed": 3}
 
 
 def test_exact_likelihoods_have_the_true_gradient():
-    """Of a linear actor covariance matching is exact, and shared noise always: only the noise of 40 redraws is left."""
+    """CM is exact for a linear actor, and shared noise always: only the noise of 40 redraws is left."""
     one = policy(rows=256, std=0.5)
     for estimator in (CovarianceMatching(), SharedNoise(), MonteCarlo(64, common=True)):
         found = gradient_fidelity(estimator, *one, **SETTINGS)

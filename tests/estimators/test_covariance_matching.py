@@ -15,7 +15,7 @@ from p3kernels import CovarianceMatching, MomentMatching
 from p3kernels.estimators import CorrelatedGaussianPolicy, GaussianPolicy
 
 G1_ACTOR = Path(__file__).parents[1] / "data" / "g1_actor.npz"
-"""Of `p3 train --task g1-flat`, 440 iterations of MM; see trained_actor.py."""
+"""Actor of `p3 train --task g1-flat`, 440 iterations of MM; see trained_actor.py."""
 
 
 def small_policy(**settings) -> tuple[CorrelatedGaussianPolicy | GaussianPolicy, dict[str, Tensor]]:

@@ -56,7 +56,7 @@ def test_gradient_is_that_of_a_known_return():
         return torch.cat([gradient.flatten() for gradient in gradients])
 
     def gradients(estimator: Estimator, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of one draw of every row: by the score, and pathwise."""
+        """Gradients of one draw of every row: by the score, and pathwise."""
         torch.manual_seed(seed)
         with torch.no_grad():
             acting = estimator.policy(actor, context, mean, std, action_std)

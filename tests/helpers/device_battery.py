@@ -19,7 +19,7 @@ SIZES = ("one", "odd", "prime", "empty", "large")
 
 
 def one_element(tensor: Tensor) -> Tensor:
-    """Of the same shape, one number in all places, as `out.sum().backward()` brings it."""
+    """A tensor of the same shape, one number in all places, as `out.sum().backward()` brings it."""
     return tensor.view(-1)[:1].expand(tensor.shape)
 
 

@@ -62,7 +62,7 @@ def total(covariance: Tensor) -> Tensor:
 
 
 def load(path: Path) -> TrainedActor:
-    """Of a file that `write` wrote, sampled with a seed of its own."""
+    """The actor of a file that `write` wrote, sampled with a seed of its own."""
     arrays = {name: torch.from_numpy(value.astype(np.float64)) for name, value in np.load(path).items()}
     layers: list[nn.Module] = []
     for name in [name for name in arrays if name.endswith(".weight")]:

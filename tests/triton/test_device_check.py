@@ -61,7 +61,7 @@ def test_unaligned_is_unaligned():
 
 
 def test_runtime_cases_run_where_they_can(task):
-    """Of relu_moments: same bits and torch.compile; the others need a GPU and say so."""
+    """Those of relu_moments: same bits and torch.compile; the others need a GPU and say so."""
     cases = {case.name: case for case in runtime_of("triton")(task)}
     for kind in ("the same bits on every run", "under torch.compile"):
         finding = cases[f"relu_moments {kind}"].run()

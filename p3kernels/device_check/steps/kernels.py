@@ -74,7 +74,7 @@ def compiled_kernels() -> list[tuple[str, Any]]:
 
 
 def needs(kernel: Any) -> dict[str, Any]:
-    """Of a compiled kernel, as the driver says."""
+    """What a compiled kernel needs, as the driver says."""
     return {
         "registers": kernel.n_regs,
         "spills": kernel.n_spills,

@@ -9,7 +9,7 @@ from p3kernels.device_check.step import Case, Finding, Skip, Task
 from p3kernels.device_check.steps.values import require
 
 SHARE = 0.9
-"""Of the step's time: what is left is for saving and for the last timing."""
+"""Share of the step's time for tuning: the rest is for saving and for the last timing."""
 
 
 def cases(task: Task) -> Iterator[Case]:

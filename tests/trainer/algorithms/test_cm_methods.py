@@ -73,7 +73,7 @@ def test_kl_of_correlated_gaussians_is_that_of_torch():
 
 
 def test_name_in_the_report():
-    """Of lines with a name, and of those that an earlier version wrote with a number."""
+    """Lines with a name have it, and those that an earlier version wrote with a number get one."""
     names = ["cm", CovarianceMatching(transform="unscented").label]
     records = [{"iteration": index + 1, "estimator": name} for index, name in enumerate(names)]
     records += [{"iteration": index + 3, "estimator/num_samples": code} for index, code in enumerate((-2, 0, 15))]

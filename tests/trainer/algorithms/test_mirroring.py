@@ -38,7 +38,7 @@ SAMPLED = ("mc3", "vae", "vae-stored")
 RATIO_ONE = ("mm", "cm", "cm-diagonal", "shared", "mc3-common", "z-mean", "ae", "spr", "simple-actor-critic")
 METHODS = (*RATIO_ONE, *SAMPLED)
 ROWS = 8 * 16
-"""Of a rollout."""
+"""Rows of a rollout."""
 
 
 class TestSteps:
@@ -376,7 +376,7 @@ def test_a_restored_algorithm_continues_identically(method):
 
 
 class TestRuns:
-    """Of the trainer, on the walker."""
+    """Whole runs of the trainer, on the walker."""
 
     def test_four_iterations_equal_two_and_two(self, tmp_path):
         ppo = PpoConfig(num_steps_per_env=6, mirror_share=0.4)

@@ -94,7 +94,7 @@ class TestReturns:
         assert all(torch.equal(reward, torch.tensor([1.0, 2.0])) for reward in rewards)  # not written into
 
     def test_next_proprioception(self):
-        """Of the state the step ended in, not of the reset's; also where the episode ended, unless the robot broke."""
+        """It is that of the step's end, not of the reset; also where the episode ended, unless the robot broke."""
         algorithm = construct("mm", TurningEnv(3), steps=1)
         obs, following, final = (observations(3) for _ in range(3))
         algorithm.act(obs)

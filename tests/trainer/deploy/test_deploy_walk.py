@@ -18,7 +18,7 @@ from trainer.runs.policy_file import pretrained
 pytestmark = needs_dds
 SECONDS = 20.0
 WALKS = 20
-"""Of which 19 must last, for a policy that `p3 eval` sees fall in at most 5 % of episodes."""
+"""Walks, of which 19 must last, for a policy that `p3 eval` sees fall in at most 5 % of episodes."""
 
 
 @pytest.fixture(scope="module")

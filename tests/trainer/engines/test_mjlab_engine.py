@@ -24,7 +24,7 @@ from trainer.engines.registry import check_engine
 from trainer.tasks import TASKS, make_task
 
 WITHIN = 1e-4
-"""Of 1 + |value|: float32 in Warp against float64 in native MuJoCo."""
+"""Largest difference over 1 + |value|: float32 in Warp against float64 in native MuJoCo."""
 
 
 def make_pair(name, num_envs, **options):

@@ -80,7 +80,7 @@ class TestEveryTask:
             assert {sign for _, sign in mirror.columns} <= {-1.0, 1.0}
 
     def test_observations_and_rewards_of_the_image(self, name):
-        """Of random states and episodes: observing the image is the image of what is observed; rewards are equal."""
+        """Observing the image of a random state is the image of what is observed; rewards are equal."""
         task = LocomotionTask(replace(TASKS[name], noise=ObservationNoise(0.0, 0.0, 0.0, 0.0, 0.0)))
         symmetry, generator = TaskSymmetry(task), torch.Generator().manual_seed(0)
         state, episode = random_like(RobotState, task, 40), random_like(Episode, task, 40)

@@ -35,7 +35,7 @@ def _along_command(state: RobotState, episode: Episode) -> tuple[Tensor, Tensor]
 
 @pytest.mark.skipif(not POLICY, reason="P3_G1_POLICY names no run of g1-flat")
 def test_a_policy_of_native_mujoco_walks(measured: Measured) -> None:
-    """Of 20 episodes of 20 s on the plane with pushes, 80 % are survived and get half of the commanded distance."""
+    """80 % of 20 episodes of 20 s on the plane with pushes are survived and get half of the commanded distance."""
     candidate = load_candidate(Path(POLICY))
     task = trial_task(candidate.task, PLANE, 0.0, SECONDS, pushes=True)
     shares = {}
