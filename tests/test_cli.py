@@ -53,6 +53,20 @@ def test_a_reader_that_has_enough_is_no_error(arguments):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
+def test_settings_of_a_training_import_no_torch():
+    """So that its help is there at once."""
+    program = (
+        "import sys\nfrom trainer import cli, config\nassert 'torch' not in sys.modules\n"
+        "try:\n    cli.main(['train', '--help'])\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
+        "assert 'torch' not in sys.modules and 'p3kernels' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--ppo.desired-kl" in done.stdout
+
+
 def test_version():
     done = p3("--version")
     assert (done.returncode, done.stdout) == (0, f"p3kernels {p3kernels.__version__}\n")

@@ -49,14 +49,14 @@ COMMANDS = {
         "trainer.commands.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"
     ),
     "export": Command(
-        "trainer.export.onnx_file", "write a policy as one ONNX file, compared with torch, with its contract"
+        "trainer.commands.export", "write a policy as one ONNX file, compared with torch, with its contract"
     ),
     "run-onnx": Command("trainer.commands.run_onnx", "run an exported policy in MuJoCo at 50 Hz, without torch"),
     "pack": Command("trainer.commands.pack", "write a policy as one small file, usable wherever a checkpoint is"),
     "deploy": Command("trainer.commands.deploy", "drive a Unitree G1 with an exported policy, over DDS, without torch"),
     "robot-sim": Command("trainer.commands.robot_sim", "a G1 in MuJoCo that speaks the robot's protocol on loopback"),
     "replay": Command("trainer.commands.replay", "run the log of a deployment again, bit for bit; plots of it"),
-    "report": Command("trainer.report.page", "write a run's report.html again"),
+    "report": Command("trainer.commands.report", "write a run's report.html again"),
     "study": Command("trainer.commands.study", "methods compared over several seeds; what an update of each costs"),
     "bench": Command("trainer.commands.bench", "time the ops; with --engine the simulator, with --update a PPO update"),
     "gpu-check": Command(

@@ -84,14 +84,14 @@ def load(path: Path) -> TrainedActor:
 
 def write(checkpoint: Path, out: Path, environments: int = 8, steps: int = 60, every: int = 30) -> None:
     """Acts with sampled latents and keeps every 30th step."""
-    from trainer.commands.evaluate import load_candidate
-    from trainer.engines.env import LocomotionEnv
+    from trainer.engines.mujoco.env import MujocoEnv
+    from trainer.runs.policy import load_candidate
     from trainer.tasks import make_task
 
     torch.manual_seed(0)
     candidate = load_candidate(checkpoint)
     actor = candidate.actor
-    env = LocomotionEnv(make_task(candidate.config.task), environments, num_threads=1)
+    env = MujocoEnv(make_task(candidate.config.task), environments, num_threads=1)
     contexts, means, stds = [], [], []
     with torch.inference_mode():
         observations = env.get_observations()

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.algorithms.finite import LastGoodWeights, first_nonfinite, named_batch, replace_nonfinite
-from trainer.training.distributed import Ranks
+from trainer.models.ranks import Ranks
 
 
 class Containment:

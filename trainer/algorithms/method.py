@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p3kernels.estimators import Estimator
-
-SHARED_OPTIONS = ("hidden_dims", "init_std")
-"""Settings that every actor takes."""
+from trainer.config import ActorConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -20,12 +18,17 @@ class Method:
     """Where its actor is, "package.module:Class"."""
     phases: tuple[Estimator, ...]
     """The estimators, in the order in which they train; the weights go on from one to the next."""
-    options: tuple[str, ...] = ()
-    """Settings that its actor takes beyond `SHARED_OPTIONS`."""
+    options: type[ActorConfig] = ActorConfig
+    """The class whose fields are the settings that its actor takes."""
+
+    @property
+    def has_latent_distribution(self) -> bool:
+        """Whether its actor has a distribution over latents, as a VAE has, for an estimator to integrate over."""
+        return issubclass(self.options, ModelConfig)
 
     @property
     def estimator(self) -> Estimator:
-        """With which it begins."""
+        """The estimator that it begins with."""
         return self.phases[0]
 
     @property
@@ -36,6 +39,4 @@ class Method:
 
 def vae_method(name: str, *phases: Estimator) -> Method:
     """A method on the paper's β-VAE: these differ in their estimators alone."""
-    latent_noise = ("latent_noise_coef", "latent_noise_target", "latent_init_scale")
-    options = ("proprio_latent", "extero_latent", "beta", "kl_reduction", "representation_coef", *latent_noise)
-    return Method(name, "trainer.models:P3Actor", phases, options)
+    return Method(name, "trainer.models:P3Actor", phases, ModelConfig)

@@ -45,7 +45,7 @@ from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 from trainer.models.actor import LatentActor, observation_sets
 from trainer.models.dense import value_of
 from trainer.models.latent_noise import EVERY, latent_share
-from trainer.training.distributed import Ranks, synchronise_normalizers
+from trainer.models.ranks import Ranks, synchronise_normalizers
 
 LEARNING_RATES = (1e-5, 1e-2)
 """Bounds of the adaptive learning rate."""

@@ -79,7 +79,8 @@ def bench_engine(
     tasks: Sequence[str], num_envs: int, repeats: int, threads: int = 1, steps: int = 50
 ) -> dict[str, dict[str, float]]:
     """Control steps/s of `mujoco.rollout` alone, and of the environment, on the same states and controls."""
-    from trainer.engines.env import LocomotionEnv, one_thread  # noqa: PLC0415  the kernels' benchmark needs no simulator
+    from trainer.engines.env import one_thread  # noqa: PLC0415  the kernels' benchmark needs no simulator
+    from trainer.engines.mujoco.env import MujocoEnv  # noqa: PLC0415  as above
     from trainer.tasks import make_task  # noqa: PLC0415
 
     print(
@@ -88,7 +89,7 @@ def bench_engine(
     )
     results = {}
     for name in tasks:
-        env = LocomotionEnv(make_task(name), num_envs, seed=0, num_threads=threads)
+        env = MujocoEnv(make_task(name), num_envs, seed=0, num_threads=threads)
         engine = env.engine
         generator = torch.Generator().manual_seed(0)
         seconds = {"simulator": 0.0, "task": 0.0}
@@ -186,7 +187,9 @@ def make_algorithm(method: str, num_envs: int, mirror_share: float = 0.0) -> tup
     from tensordict import TensorDict  # noqa: PLC0415  as above
 
     from trainer.algorithms import P3PPO  # noqa: PLC0415
-    from trainer.config import PpoConfig, TrainConfig, resolve, rsl_rl_config  # noqa: PLC0415
+    from trainer.algorithms.rsl_rl_config import rsl_rl_config  # noqa: PLC0415
+    from trainer.config import PpoConfig, TrainConfig  # noqa: PLC0415
+    from trainer.presets import resolve  # noqa: PLC0415
     from trainer.tasks import make_task  # noqa: PLC0415
     from trainer.tasks.symmetry import TaskSymmetry  # noqa: PLC0415
 

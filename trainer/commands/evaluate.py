@@ -1,8 +1,4 @@
-"""`p3 eval`: policies judged side by side, on fixed terrains and seeds, in one simulator or in several.
-
-Every policy sees the same tiles, starts, dynamics, noise, commands and pushes: they are drawn from the seed, and an
-environment that ends draws nothing new.
-"""
+"""`p3 eval`: policies judged side by side, on fixed terrains and seeds, in one simulator or in several."""
 
 from __future__ import annotations
 
@@ -10,87 +6,38 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import torch
 import tyro
 
-from trainer.engines.registry import EngineName, check_engine, make_env
-from trainer.evaluation.episodes import (
-    PLANE,
-    Episodes,
-    Evaluation,
-    default_terrains,
-    evaluate,
-    run_episodes,
-    trial_task,
-)
-from trainer.evaluation.policy import Act, Candidate, acting_in, action_of, load_candidate
-from trainer.evaluation.table import Row, markdown, numbers, plot
-from trainer.tasks import LocomotionTask, TaskConfig, make_task
+from trainer.evaluation.compare import Protocol, compare, number_of_parts
+from trainer.evaluation.episodes import default_terrains
+from trainer.evaluation.table import markdown, numbers, plot
+from trainer.presets import check_engine
+from trainer.runs.policy import Candidate, load_candidate
+from trainer.tasks import TaskConfig, make_task
 from trainer.tasks.settings import assigned, differences
 
-__all__ = ["Evaluation", "action_of", "evaluate", "load_candidate", "terrain_difficulty"]
 
-
-def terrain_difficulty(task: LocomotionTask, difficulty: float | None) -> float | None:
-    """The difficulty to fix: 0 by default on terrains, none on a plane.
-
-    Raises:
-        ValueError: A difficulty for a task without terrains, or one that is not in [0, 1].
-    """
-    if not task.config.terrains:
-        if difficulty is not None:
-            raise ValueError(f"--difficulty: {task.config.name} has no terrains")
-        return None
-    if difficulty is not None and not 0 <= difficulty <= 1:
-        raise ValueError(f"--difficulty: expected numbers in [0, 1], got {difficulty:g}")
-    return difficulty or 0.0
-
-
-@dataclass
-class EvalConfig:
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig(Protocol):
     """Judge trained policies side by side, on the same terrains, robots and random numbers."""
 
     checkpoints: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run directories (best.pt, else the newest checkpoint), checkpoint or policy files, or pretrained policies."""
-    latent: tuple[Literal["mean", "sample", "policy"], ...] = ("mean",)
-    """Act at the latent's mean (as deployed), at a sample of it, or with exploration noise too."""
-    terrains: tuple[str, ...] = ()
-    """plane, stairs, gaps, single_row_stones, ...; by default the last three of these on tasks with terrains, else the
-    plane."""
-    difficulty: tuple[float, ...] = (0.0,)
-    """Difficulties of the terrains, in [0, 1], a part of the table each; nothing to the plane."""
-    strengths: tuple[float, ...] = (0.0, 1.0)
-    """Of randomised friction, masses and sensor noise, a part of the table each: 0 none, 1 as in training."""
-    pushes: bool = True
-    """Push the robots as in training, every 5 to 10 s."""
-    episodes: int = 100
-    """On each terrain, at each difficulty and strength; they run in parallel."""
-    seconds: float = 20.0
-    """Length of an episode."""
     task: str | None = None
-    """Whose rewards and commands count; the checkpoints' own by default, if they have the same."""
+    """Task whose rewards and commands count; the checkpoints' own by default, if they have the same."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SETTING=VALUE")] = ()
-    """Change settings of that task, as for p3 train: max_tilt=0.8 dynamics.friction=0.2,0.4."""
-    engine: tuple[EngineName, ...] = ("mujoco",)
-    """Where, whatever a policy was trained in: native MuJoCo; mjlab or physx (the G1's tasks); several, one after the
-    other from the same starts, a part of the table each."""
-    device: str = "cpu"
-    """Where mjlab simulates: cpu, cuda:0, ..."""
-    seed: int = 1000
-    """Of everything random; other than the training's."""
-    num_threads: int | None = None
-    """Simulator threads; all cores by default."""
+    """Settings of that task to change, as for p3 train: max_tilt=0.8 dynamics.friction=0.2,0.4."""
     markdown: Path | None = None
-    """Also write the table to this file."""
+    """File to write the table to as well."""
     json: Path | None = None
-    """Write the numbers, terrain by terrain, to this file."""
+    """File to write the numbers to, terrain by terrain."""
     plot: Path | None = None
-    """Draw bars into this file (.png, .svg or .pdf)."""
+    """File to draw bars into (.png, .svg or .pdf)."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
@@ -106,7 +53,8 @@ def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
                 print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")
         task = _task(config, candidates)
         print(_heading(config, task))
-        rows = [row for engine in config.engine for row in compare(candidates, task, config, engine)]
+        progress = _Progress(len(config.engine) * number_of_parts(len(candidates), task, config))
+        rows = [row for engine in config.engine for row in compare(candidates, task, config, engine, progress.done)]
         conditions = list(dict.fromkeys(row.condition for row in rows))
         rows.sort(key=lambda row: conditions.index(row.condition))
     except (ValueError, OSError) as error:
@@ -122,80 +70,6 @@ def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
     if config.plot is not None:
         plot(rows, config.plot)
     return 0
-
-
-def compare(candidates: Sequence[Candidate], task: TaskConfig, config: EvalConfig, engine: EngineName) -> list[Row]:
-    """One row for each policy, way of acting, difficulty and strength; those under one condition are side by side.
-
-    Args:
-        candidates: The policies.
-        task: Whose rewards and commands count.
-        config: How they are judged.
-        engine: Where.
-
-    Raises:
-        ValueError: A policy's contract does not fit, or a setting cannot be.
-    """
-    terrains = config.terrains or default_terrains(task)
-    grades: Sequence[float | None] = (None,) if set(terrains) == {PLANE} else config.difficulty
-    parts = [(grade, strength, terrain) for grade in grades for strength in config.strengths for terrain in terrains]
-    trial_tasks = [trial_task(task, t, s, config.seconds, pushes=config.pushes) for _, s, t in parts]
-    for candidate in candidates:  # what cannot run is said before anything has run
-        acting_in(candidate, trial_tasks[0], "mean")
-    found: dict[tuple[int, str, float | None, float], dict[str, Episodes]] = {}
-    progress = _Progress(len(parts) * len(candidates) * len(config.latent))
-    for (grade, strength, terrain), trial in zip(parts, trial_tasks, strict=True):
-        fixed = None if terrain == PLANE else grade
-        for index, latent, episodes in _part(candidates, trial, fixed, config, engine):
-            found.setdefault((index, latent, grade, strength), {})[terrain] = episodes
-            progress.done(f"{engine}: {candidates[index].label}, z {latent}, {terrain}, × {strength:g}")
-    return [
-        Row(
-            candidate.label,
-            candidate.config.method,
-            latent,
-            grade,
-            strength,
-            found[index, latent, grade, strength],
-            engine,
-        )
-        for grade in grades
-        for strength in config.strengths
-        for index, candidate in enumerate(candidates)
-        for latent in config.latent
-    ]
-
-
-def _part(
-    candidates: Sequence[Candidate],
-    task: LocomotionTask,
-    difficulty: float | None,
-    config: EvalConfig,
-    engine: EngineName,
-) -> Iterator[tuple[int, str, Episodes]]:
-    """Every policy in the same environments from the same beginning."""
-    env = make_env(
-        engine,
-        task.config,
-        config.episodes,
-        seed=config.seed,
-        device=config.device,
-        num_threads=config.num_threads,
-        difficulty=difficulty,
-        auto_reset=False,
-    )
-    beginning = env.state_dict()
-    for index, candidate in enumerate(candidates):
-        for latent in config.latent:
-            env.load_state_dict(beginning)
-            torch.manual_seed(config.seed)
-            act = _on_cpu(acting_in(candidate, task, latent), env.device)
-            yield index, latent, run_episodes(act, env, config.seconds)
-
-
-def _on_cpu(act: Act, device: str) -> Act:
-    """`act`, whose networks are on the CPU, for an environment on `device`."""
-    return lambda observations: act(observations.cpu()).to(device)
 
 
 def _check(config: EvalConfig) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from trainer.evaluation.policy import load_candidate
+from trainer.runs.policy import load_candidate
 from trainer.runs.policy_file import write_policy
 
 

@@ -99,8 +99,8 @@ def _play(config: PlayConfig) -> int:
     # MuJoCo reads MUJOCO_GL when it is imported, so these wait until it is set.
     import torch  # noqa: PLC0415
 
-    from trainer.commands.evaluate import terrain_difficulty  # noqa: PLC0415
-    from trainer.evaluation.policy import load_candidate  # noqa: PLC0415
+    from trainer.evaluation.episodes import terrain_difficulty  # noqa: PLC0415
+    from trainer.runs.policy import load_candidate  # noqa: PLC0415
     from trainer.tasks import LocomotionTask  # noqa: PLC0415
     from trainer.viewer.session import Session  # noqa: PLC0415
 

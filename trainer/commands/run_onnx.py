@@ -19,8 +19,9 @@ import numpy as np
 import tyro
 
 from trainer.deploy import Policy
-from trainer.engines.mujoco.model import PHYSICS_DT, build_model
+from trainer.engines.mjcf.model import build_model
 from trainer.tasks.contract import Contract
+from trainer.tasks.physics import PHYSICS_DT
 from trainer.tasks.robots import ROBOTS, RobotSpec
 from trainer.tasks.terrains import HALF_EXTENT, PIT_FLOOR, TERRAINS, Terrain, height_map, make_terrain
 

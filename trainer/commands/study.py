@@ -15,7 +15,8 @@ from typing import Annotated
 import tyro
 
 from trainer.commands import planned_study
-from trainer.config import TrainConfig, task_of
+from trainer.config import TrainConfig
+from trainer.presets import task_of
 from trainer.processes import cores
 from trainer.runs.metrics import replace_file
 from trainer.study import cost, scale

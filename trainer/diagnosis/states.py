@@ -13,9 +13,12 @@ from torch import Tensor
 
 from p3kernels.diagnostics import LatentPolicy
 from trainer.algorithms import P3PPO, parse_method
-from trainer.config import TrainConfig, rsl_rl_config, task_of
-from trainer.engines.env import LocomotionEnv, one_thread
+from trainer.algorithms.rsl_rl_config import rsl_rl_config
+from trainer.config import TrainConfig
+from trainer.engines.env import one_thread
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.models.actor import LatentActor
+from trainer.presets import task_of
 from trainer.runs.checkpoint import checkpoint_path
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask, make_task
@@ -68,7 +71,7 @@ def before_switch(checkpoint: RunCheckpoint) -> RunCheckpoint | None:
 def check_method(checkpoint: RunCheckpoint) -> None:
     """Raises NothingToDiagnose for a method whose latent is not a distribution."""
     method = checkpoint.config.method
-    if "beta" not in parse_method(method).options:
+    if not parse_method(method).has_latent_distribution:
         raise NothingToDiagnose(
             f"{checkpoint.path}: nothing to diagnose: {method} has no latent distribution, its likelihood is exact. "
             "Diagnose a method with one: p3, mm, cm, mcN, shared, vae or z-mean"
@@ -141,25 +144,25 @@ def gather(
 
 def _environment(
     checkpoint: RunCheckpoint, task: str | None, num_envs: int | None, seed: int, num_threads: int | None
-) -> tuple[LocomotionEnv, bool]:
+) -> tuple[MujocoEnv, bool]:
     """The environment, and whether it goes on where the checkpoint was written."""
     config = checkpoint.config
-    own = config.num_envs or 0
+    own = config.num_envs
     whole = "environment" in checkpoint.content  # not of a policy file
     alone = not checkpoint.content.get("other_ranks")  # else the environments are in parts, one a rank
     here = config.engine == "mujoco"  # robots that another engine simulated cannot go on in this one
     if task in (None, config.task) and num_envs is None and own <= OWN_ENVIRONMENTS and whole and alone and here:
-        env = LocomotionEnv(LocomotionTask(checkpoint.task), own, seed=config.seed, num_threads=num_threads)
+        env = MujocoEnv(LocomotionTask(checkpoint.task), own, seed=config.seed, num_threads=num_threads)
         env.load_state_dict(checkpoint.content["environment"])
         return env, True
     try:
         chosen = LocomotionTask(checkpoint.task) if task is None else make_task(task)
     except ValueError as error:
         raise ValueError(f"--{error}") from error
-    return LocomotionEnv(chosen, num_envs or FRESH_ENVIRONMENTS, seed=seed, num_threads=num_threads), False
+    return MujocoEnv(chosen, num_envs or FRESH_ENVIRONMENTS, seed=seed, num_threads=num_threads), False
 
 
-def _algorithm(checkpoint: RunCheckpoint, env: LocomotionEnv, task: str | None) -> P3PPO:
+def _algorithm(checkpoint: RunCheckpoint, env: MujocoEnv, task: str | None) -> P3PPO:
     """As it was when it last updated: at the checkpoint of a change of phase, with the estimator before it."""
     content = checkpoint.content
     algorithm = P3PPO.construct_algorithm(env.get_observations(), env, rsl_rl_config(checkpoint.config), "cpu")
@@ -185,7 +188,7 @@ def _sizes(config: TrainConfig, task: LocomotionTask) -> str:
     return f"{task.num_actions} actions where it has {own.num_actions}, or other observations"
 
 
-def _roll(actor: LatentActor, env: LocomotionEnv, steps: int, say: Say) -> list[TensorDict]:
+def _roll(actor: LatentActor, env: MujocoEnv, steps: int, say: Say) -> list[TensorDict]:
     """The observations before each of `steps` steps of the stochastic policy."""
     seen = []
     with torch.inference_mode(), one_thread():
@@ -199,7 +202,7 @@ def _roll(actor: LatentActor, env: LocomotionEnv, steps: int, say: Say) -> list[
     return seen
 
 
-def _one_epoch(algorithm: P3PPO, env: LocomotionEnv) -> tuple[LatentActor, LatentActor, dict[str, Any]]:
+def _one_epoch(algorithm: P3PPO, env: MujocoEnv) -> tuple[LatentActor, LatentActor, dict[str, Any]]:
     """The actor before and after an update of one epoch, and the rollout behind it.
 
     Statistics of the observations are those of the rollout for both: they move after an update and are no part of it.

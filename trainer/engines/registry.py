@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-
+from trainer.presets import check_engine
 from trainer.tasks import LocomotionTask, TaskConfig
-from trainer.tasks.actuation import MOTOR_FACTORS, randomizes_motors
 
 if TYPE_CHECKING:
     from trainer.engines.env import TaskEnv
-
-EngineName = Literal["mujoco", "mjlab", "isaaclab", "physx"]
 
 
 class EnvMaker(Protocol):
@@ -23,28 +19,6 @@ class EnvMaker(Protocol):
         self, engine: str, task: TaskConfig, num_envs: int, *, seed: int, device: str, num_threads: int | None
     ) -> TaskEnv:
         """E environments of a task in an engine."""
-
-
-def check_engine(engine: str, device: str, task: TaskConfig | None = None) -> None:
-    """Says early what cannot be.
-
-    Raises:
-        ValueError: There is no such device, or the engine does not run on it, or not this task.
-    """
-    if engine in ("mujoco", "physx") and device != "cpu":
-        name = "native MuJoCo" if engine == "mujoco" else "standalone PhysX"
-        raise ValueError(f"--device: {name} runs on the CPU, got {device!r}; a GPU needs --engine mjlab")
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ValueError(f"--device: expected cpu, cuda:0, ..., got {device!r}") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"--device: {device}, but torch finds no CUDA device here")
-    if engine != "mujoco" and task is not None and task.robot.name != "g1":
-        raise ValueError(f"--engine: {engine} runs the G1's tasks, not {task.name}")
-    if engine in ("isaaclab", "physx") and task is not None and randomizes_motors(task.dynamics):
-        names = ", ".join(f"dynamics.{name}" for name in MOTOR_FACTORS)
-        raise ValueError(f"--engine: in {engine} motors are as they are; {names} have to be 1,1")
 
 
 def make_env(
@@ -77,9 +51,9 @@ def make_env(
     if engine == "isaaclab":
         raise ValueError("--engine: Isaac Sim has to start first: python -m trainer.engines.isaaclab.train")
     if engine == "mujoco":
-        from trainer.engines.env import LocomotionEnv  # noqa: PLC0415  an engine is imported when it is asked for
+        from trainer.engines.mujoco.env import MujocoEnv  # noqa: PLC0415  an engine is imported when it is asked for
 
-        return LocomotionEnv(
+        return MujocoEnv(
             LocomotionTask(task),
             num_envs,
             seed=seed,

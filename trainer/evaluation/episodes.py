@@ -153,6 +153,21 @@ def evaluate(act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: float) 
     )
 
 
+def terrain_difficulty(task: LocomotionTask, difficulty: float | None) -> float | None:
+    """The difficulty to fix: 0 by default on terrains, none on a plane.
+
+    Raises:
+        ValueError: A difficulty for a task without terrains, or one that is not in [0, 1].
+    """
+    if not task.config.terrains:
+        if difficulty is not None:
+            raise ValueError(f"--difficulty: {task.config.name} has no terrains")
+        return None
+    if difficulty is not None and not 0 <= difficulty <= 1:
+        raise ValueError(f"--difficulty: expected numbers in [0, 1], got {difficulty:g}")
+    return difficulty or 0.0
+
+
 def default_terrains(config: TaskConfig) -> tuple[str, ...]:
     """Where policies of a task are judged."""
     return COURSES if config.terrains else (PLANE,)

@@ -17,14 +17,15 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.config import TrainConfig, task_of
-from trainer.engines.env import LocomotionEnv
+from trainer.config import ResolvedConfig
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import Episodes, run_episodes
 from trainer.models.actor import LatentActor
+from trainer.models.ranks import Ranks
+from trainer.presets import task_of
 from trainer.runs.checkpoint import best_path, load_checkpoint
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.terrains import FLAT
-from trainer.training.distributed import Ranks
 
 SEED = 1_000
 """Of the episodes; other than the trainings', which begin at 1."""
@@ -34,7 +35,7 @@ class TrainingEvaluation:
     """The evaluations of a run, and the best of them so far.
 
     Args:
-        config: Resolved.
+        config: The settings of the run.
         ranks: Which share the difficulties.
 
     Attributes:
@@ -44,14 +45,14 @@ class TrainingEvaluation:
         FileNotFoundError: Native MuJoCo does not find the robot.
     """
 
-    def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(self, config: ResolvedConfig, ranks: Ranks) -> None:
         self.best: dict[str, float] | None = None
         self._interval, self._last, self._ranks = config.eval_interval, config.iterations, ranks
-        self._envs: dict[float | None, tuple[LocomotionEnv, dict[str, Any]]] = {}
+        self._envs: dict[float | None, tuple[MujocoEnv, dict[str, Any]]] = {}
         if not self._interval:
             return
         task = task_of(config)
-        self._seconds = task.episode_seconds if config.eval_seconds is None else config.eval_seconds
+        self._seconds = config.eval_seconds
         self._difficulties = list(config.eval_difficulty) if task.terrains else [None]
         threads = ranks.threads() if config.num_threads is None else config.num_threads
         for difficulty in self._difficulties[ranks.rank :: ranks.size]:
@@ -139,9 +140,9 @@ def _rank(numbers: Mapping[str, float]) -> tuple[float, float]:
     return numbers["success"], numbers["reward"]
 
 
-def _environment(task: TaskConfig, difficulty: float | None, episodes: int, num_threads: int | None) -> LocomotionEnv:
+def _environment(task: TaskConfig, difficulty: float | None, episodes: int, num_threads: int | None) -> MujocoEnv:
     if any(name != FLAT for name in task.terrains):  # flat ground, the same at every difficulty, says nothing of it
         task = replace(task, terrains=tuple(name for name in task.terrains if name != FLAT))
-    return LocomotionEnv(
+    return MujocoEnv(
         LocomotionTask(task), episodes, seed=SEED, num_threads=num_threads, difficulty=difficulty, auto_reset=False
     )

@@ -1,4 +1,4 @@
-"""`p3 export`: a checkpoint as one ONNX file with all that a robot needs, compared with torch before it is written.
+"""A checkpoint as one ONNX file with all that a robot needs, compared with torch before it is written.
 
 The graph is stateless, as is the field's convention: raw observation groups in, the history among them, actions and
 joint targets out. `trainer.deploy.Policy` keeps the history and puts the groups together from named readings.
@@ -10,28 +10,24 @@ import contextlib
 import io
 import json
 import logging
-import os
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
 import torch
-import tyro
 from torch import Tensor, nn
 
 from p3kernels import mlp_moments
 from p3kernels.nn import mlp_layers
 from p3kernels.version import __version__
 from trainer.deploy.package import CHECKSUM_KEY, CONTRACT_KEY, NO_CHECKSUM, seal
-from trainer.evaluation.policy import Candidate, load_candidate
 from trainer.export.moments import ActionStd
 from trainer.models.p3_actor import DeployedPolicy
 from trainer.runs.metrics import replace_file
+from trainer.runs.policy import Candidate
 from trainer.tasks.contract import Contract
 
 if TYPE_CHECKING:
@@ -260,39 +256,3 @@ def _beside(contract: Contract, metadata: Mapping[str, str], policy: ExportedPol
         "metadata": {key: value for key, value in metadata.items() if key != CONTRACT_KEY},
     }
     return json.dumps(content, indent=2) + "\n"
-
-
-@dataclass
-class ExportConfig:
-    """Write a checkpoint as one self-contained ONNX file, with its contract as JSON beside it."""
-
-    checkpoint: Annotated[Path, tyro.conf.Positional]
-    """A run directory (best.pt, else the newest checkpoint), a checkpoint or policy file, or a pretrained policy."""
-    output: Path | None = None
-    """The file; policy.onnx in the run directory by default, of a pretrained policy NAME-policy.onnx here."""
-    std: bool = False
-    """Add the output action_std: what the latent's uncertainty does to the action, by moment matching."""
-
-
-def main(arguments: Sequence[str], prog: str = "p3 export") -> int:
-    """Writes the file and tells how far it is from torch."""
-    config = tyro.cli(ExportConfig, args=list(arguments), prog=prog)
-    try:
-        candidate = load_candidate(config.checkpoint)
-        if candidate.choice:
-            print(candidate.choice, file=sys.stderr)
-        output = config.output or candidate.checkpoint.output("policy.onnx")
-        if output.suffix != ".onnx":
-            raise ValueError(f"--output: expected a name ending in .onnx, got {output}")
-        if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
-            raise ValueError(f"--output: no directory {output.parent} to write to")
-        if not candidate.has_contract:
-            print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")
-        largest = export(candidate, output, std=config.std)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
-    print(f"{candidate.path}: {candidate.config.task}, {candidate.config.method}")
-    print(f"max error against torch: {largest:.2e} (allowed {TOLERANCE:.0e})")
-    print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB, opset {OPSET}) and {contract_path(output)}")
-    return 0

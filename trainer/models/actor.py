@@ -24,7 +24,7 @@ from p3kernels.estimators import Estimator, Policy
 from p3kernels.estimators.gaussian import gaussian_kl
 from trainer.models.latent_noise import LatentNoise
 from trainer.models.networks import Latent, mlp
-from trainer.training.distributed import ONE_RANK
+from trainer.models.ranks import ONE_RANK
 
 
 @dataclass(frozen=True)

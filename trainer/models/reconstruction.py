@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.models.networks import Latent
-from trainer.training.distributed import ONE_RANK, Ranks
+from trainer.models.ranks import ONE_RANK, Ranks
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from trainer.deploy.reading import Reading
 from trainer.deploy.ros import Cloud, Odometry
 from trainer.deploy.rotation import quat_of
 from trainer.deploy.unitree import Remote
-from trainer.engines.mujoco.model import build_model
+from trainer.engines.mjcf.model import build_model
 from trainer.robot_sim.lidar import CLOUD_MS, ODOMETRY_MS, POINTS, Drift, Lidar
 from trainer.tasks.robots import G1
 from trainer.tasks.terrains import PIT_FLOOR, Terrain, make_terrain

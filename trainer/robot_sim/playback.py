@@ -29,7 +29,7 @@ def record(table: Mapping[str, np.ndarray], path: Path, hz: float = 50.0) -> Non
     choose_gl()  # before MuJoCo is imported
     import mujoco  # noqa: PLC0415
 
-    from trainer.engines.mujoco.model import build_model  # noqa: PLC0415
+    from trainer.engines.mjcf.model import build_model  # noqa: PLC0415
     from trainer.tasks.robots import G1  # noqa: PLC0415
     from trainer.viewer.video import _writer  # noqa: PLC0415
 

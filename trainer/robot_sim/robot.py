@@ -9,7 +9,7 @@ import numpy as np
 
 from trainer.deploy.g1 import MOTORS
 from trainer.deploy.unitree import ENABLED, Remote, new_state, remote_bytes, sealed
-from trainer.engines.mujoco.model import build_model
+from trainer.engines.mjcf.model import build_model
 from trainer.robot_sim.gantry import Gantry
 from trainer.tasks.robots import G1
 from trainer.tasks.terrains import HALF_EXTENT, PIT_FLOOR, Terrain, height_map

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config import TrainConfig, load_config, task_of
+from trainer.config import ResolvedConfig
+from trainer.presets import filled, task_of
 from trainer.runs.checkpoint import best_path, latest_checkpoint, load_checkpoint, read_torch_file
+from trainer.runs.config_file import load_config
 from trainer.runs.policy_file import is_policy, pretrained, read_policy
 from trainer.tasks import TaskConfig
 
@@ -19,7 +21,7 @@ class RunCheckpoint:
     """A checkpoint's file, its run's settings and its content."""
 
     path: Path
-    config: TrainConfig
+    config: ResolvedConfig
     content: dict[str, Any]
     choice: str = ""
     """Which one of a run directory it is, in one line; nothing where a file was named."""
@@ -97,12 +99,13 @@ def read_run_checkpoint(source: str | Path, *, newest: bool = False) -> RunCheck
     file = find_checkpoint(source, newest=newest)
     if is_policy(read_torch_file(file)):
         content, config = read_policy(file)
-        return RunCheckpoint(file, dataclasses.replace(config, task_settings=content["task_settings"]), content)
+        config = dataclasses.replace(config, task_settings=content["task_settings"])
+        return RunCheckpoint(file, filled(config), content)
     config = load_config(file.parent / "config.json")
     content = load_checkpoint(file, config.task)
     if "task_settings" in content:  # those of the environment that it was trained in
         config = dataclasses.replace(config, task_settings=content["task_settings"])
-    return RunCheckpoint(file, config, content, _choice(Path(source), file, content))
+    return RunCheckpoint(file, filled(config), content, _choice(Path(source), file, content))
 
 
 def _carried(name: str) -> Path:

@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.config import TrainConfig, config_of
+from trainer.config import TrainConfig
 from trainer.runs.checkpoint import check_weights, read_torch_file, write_torch_file
+from trainer.runs.config_file import config_of
 
 FORMAT = "p3-policy"
 VERSION = 1

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from trainer.commands.evaluate import action_of, evaluate, load_candidate
-from trainer.engines.env import LocomotionEnv
+from trainer.engines.mujoco.env import MujocoEnv
+from trainer.evaluation.episodes import evaluate
 from trainer.runs.checkpoint import newest_readable
 from trainer.runs.directory import locked
 from trainer.runs.metrics import replace_file
+from trainer.runs.policy import action_of, load_candidate
 from trainer.study.plan import EvalSettings, Run
 from trainer.study.state import final_checkpoint
 from trainer.study.versions import versions
@@ -30,7 +31,7 @@ FILE_NAME = "eval.json"
 LATENTS = ("mean", "sample")
 
 Numbers = dict[str, dict[str, float]]
-"""By latent, then by the name of the quantity, as in `trainer.commands.evaluate.Evaluation`."""
+"""By latent, then by the name of the quantity, as in `trainer.evaluation.episodes.Evaluation`."""
 
 
 def read_evaluation(run: Run, settings: EvalSettings) -> Numbers | None:
@@ -58,7 +59,7 @@ def measure(run_dir: Path, settings: EvalSettings) -> Numbers:
     results: Numbers = {}
     for latent in LATENTS:
         torch.manual_seed(settings.seed)
-        env = LocomotionEnv(
+        env = MujocoEnv(
             LocomotionTask(candidate.task),
             settings.episodes,
             seed=settings.seed,
@@ -82,7 +83,7 @@ def measure(run_dir: Path, settings: EvalSettings) -> Numbers:
 
 
 @torch.inference_mode()
-def _has_variance(actor: Any, env: LocomotionEnv) -> bool:
+def _has_variance(actor: Any, env: MujocoEnv) -> bool:
     return bool(actor.encode(env.get_observations())[1].std.any())
 
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from trainer.engines.env import LocomotionEnv
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import Episodes, run_episodes
-from trainer.evaluation.policy import action_of, load_candidate
 from trainer.models.actor import LatentActor
 from trainer.runs.checkpoint import checkpoint_path
 from trainer.runs.directory import locked
 from trainer.runs.metrics import replace_file
+from trainer.runs.policy import action_of, load_candidate
 from trainer.study.arms import ArmRun, Judging, Size
 from trainer.study.versions import versions
 from trainer.tasks import LocomotionTask, TaskConfig
@@ -67,7 +67,7 @@ def judge(run_dir: Path, iterations: Sequence[int], judging: Judging) -> None:
         ValueError: It cannot be used.
     """
     kept: dict[str, Any] = _kept(run_dir, judging)
-    env: LocomotionEnv | None = None
+    env: MujocoEnv | None = None
     beginning: dict[str, Any] = {}
     for iteration in iterations:
         path = checkpoint_path(run_dir, iteration)
@@ -99,7 +99,7 @@ def judge(run_dir: Path, iterations: Sequence[int], judging: Judging) -> None:
         print(f"judged iteration {iteration}: {_told(results)}", flush=True)
 
 
-def _environment(task: TaskConfig, judging: Judging) -> LocomotionEnv:
+def _environment(task: TaskConfig, judging: Judging) -> MujocoEnv:
     """Robots on the task's courses, `judging.episodes` at each difficulty; terrains in equal parts at each of them."""
     courses = tuple(name for name in task.terrains if name != FLAT)
     if not courses:
@@ -108,7 +108,7 @@ def _environment(task: TaskConfig, judging: Judging) -> LocomotionEnv:
         task, terrains=courses, tile_variants=_VARIANTS, soft_until=0, episode_seconds=judging.seconds
     )
     count = judging.episodes * len(judging.difficulties)
-    env = LocomotionEnv(
+    env = MujocoEnv(
         LocomotionTask(task),
         count,
         seed=judging.seed,
@@ -122,7 +122,7 @@ def _environment(task: TaskConfig, judging: Judging) -> LocomotionEnv:
     return env
 
 
-def _by_difficulty(episodes: Episodes, env: LocomotionEnv, judging: Judging) -> dict[str, dict[str, float]]:
+def _by_difficulty(episodes: Episodes, env: MujocoEnv, judging: Judging) -> dict[str, dict[str, float]]:
     assert env.curriculum is not None
     quantities = {
         "success": episodes.success.float(),
@@ -153,7 +153,7 @@ def _told(results: dict[str, dict[str, dict[str, float]]]) -> str:
 
 
 @torch.inference_mode()
-def _has_variance(actor: LatentActor, env: LocomotionEnv) -> bool:
+def _has_variance(actor: LatentActor, env: MujocoEnv) -> bool:
     return bool(actor.encode(env.get_observations())[1].std.any())
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.algorithms.methods import parse_method
-from trainer.config import TrainConfig, resolve, task_of
+from trainer.config import ResolvedConfig, TrainConfig
+from trainer.presets import resolve, task_of
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Settings:
         """Every run, seed by seed: what is interrupted early compares all methods on a few seeds."""
         return [Run(self._config(method, seed), self._given()) for seed in self.seeds for method in self.methods]
 
-    def _config(self, method: str, seed: int) -> TrainConfig:
+    def _config(self, method: str, seed: int) -> ResolvedConfig:
         config = TrainConfig(
             task=self.task,
             set=self.set,
@@ -140,21 +141,19 @@ class Settings:
 class Run:
     """One training of the study."""
 
-    config: TrainConfig
-    """Resolved: what `p3 train` writes to config.json."""
+    config: ResolvedConfig
+    """What `p3 train` writes to config.json."""
     task_options: tuple[str, ...] = ()
     """Options of `p3 train` for the settings of the task."""
 
     @property
     def path(self) -> Path:
         """Its directory."""
-        assert self.config.run_dir is not None
         return self.config.run_dir
 
     @property
     def target(self) -> int:
         """The iteration at which it is finished."""
-        assert self.config.iterations is not None
         return self.config.iterations
 
     def arguments(self, *, resume: bool) -> list[str]:

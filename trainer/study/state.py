@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from trainer.config import load_config
 from trainer.runs.checkpoint import latest_checkpoint, newest_readable
+from trainer.runs.config_file import load_config
 from trainer.runs.metrics import FILE_NAME as METRICS
 from trainer.study.plan import Run, flat
 

@@ -29,6 +29,8 @@ PRIVILEGED_TERMS = ("velocity", "ang_vel", "scan", "foot_contact", "foot_height"
 """What the critic sees after the proprioception without noise, in this order; also the joint velocities, where the
 proprioception has none."""
 SCAN_SIZE = SCAN_ROWS * SCAN_COLUMNS
+OBSERVATION_GROUPS = ("proprio", "history", "extero", "velocity", "critic")
+"""What `LocomotionTask.observe` gives, by name."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,12 @@ class LocomotionTask:
     def proprio_size(self) -> int:
         """P: 96 for the G1."""
         return sum(self.proprio_layout.values())
+
+    @property
+    def actor_groups(self) -> dict[str, int]:
+        """Sizes of the observation groups that an actor is built for; `observe` gives the critic's as well."""
+        history = self.config.history * self.proprio_size
+        return {"proprio": self.proprio_size, "history": history, "extero": SCAN_SIZE, "velocity": 3}
 
     @property
     def privileged_terms(self) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from typing import Any
 from trainer.algorithms import P3PPO
 from trainer.algorithms.method import Method
 from trainer.algorithms.methods import parse_method
-from trainer.config import TrainConfig, task_of
+from trainer.config import TrainConfig
+from trainer.presets import task_of
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks.settings import differences
 from trainer.training.warm_start import check_networks, weights_of
@@ -46,7 +47,7 @@ def settings_of_trunk(source: str) -> TrainConfig:
     Raises:
         As `read_trunk`.
     """
-    return settings_of_branch(read_trunk(source).config, source)
+    return settings_of_branch(read_trunk(source).config.given(), source)
 
 
 def settings_of_branch(trunk: TrainConfig, source: str) -> TrainConfig:

@@ -18,10 +18,13 @@ from torch.utils._pytree import tree_map_only
 from p3kernels.estimators import Estimator
 from trainer.algorithms import P3PPO
 from trainer.algorithms.p3_ppo import LEARNING_RATES
-from trainer.config import TrainConfig, rsl_rl_config, task_of
+from trainer.algorithms.rsl_rl_config import rsl_rl_config
+from trainer.config import ResolvedConfig
 from trainer.engines.env import one_thread
 from trainer.engines.registry import EnvMaker, make_env
 from trainer.evaluation.while_training import TrainingEvaluation, best_so_far
+from trainer.models.ranks import ONE_RANK, Ranks
+from trainer.presets import task_of
 from trainer.runs.checkpoint import best_path, checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.runs.metrics import ESTIMATOR, MetricsLog, WandbSettings
 from trainer.runs.random_state import random_state, set_random_state
@@ -29,7 +32,6 @@ from trainer.tasks.settings import plain
 from trainer.training.alarms import Alarms
 from trainer.training.branch import branched, read_trunk
 from trainer.training.diagnostics import latent_scalars, policy_scalars, resident_mib
-from trainer.training.distributed import ONE_RANK, Ranks
 from trainer.training.interrupt import Interrupt, Interrupted
 from trainer.training.progress import Progress
 from trainer.training.warm_start import read_weights, take_over
@@ -53,7 +55,7 @@ class Runner:
     """A training run.
 
     Args:
-        config: Resolved.
+        config: The settings.
         wandb: Where to log in Weights & Biases; None for nowhere.
         make_env: What makes the environments.
         ranks: This process among those that train together. Each has its share of the environments; the first one
@@ -65,13 +67,11 @@ class Runner:
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: ResolvedConfig,
         wandb: WandbSettings | None = None,
         make_env: EnvMaker = make_env,
         ranks: Ranks = ONE_RANK,
     ) -> None:
-        assert config.num_envs is not None  # resolved
-        assert config.run_dir is not None
         self.config, self.run_dir, self._wandb = config, config.run_dir, wandb
         self.ranks, seed, device = ranks, ranks.seed(config.seed), ranks.device(config.device)
         torch.manual_seed(seed)
@@ -118,7 +118,6 @@ class Runner:
             LostRank: Another rank is gone.
         """
         target, minutes = self.config.iterations, self.config.max_minutes
-        assert target is not None
         deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
         with contextlib.ExitStack() as stack:
             self._open_log()

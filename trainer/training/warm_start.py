@@ -8,6 +8,7 @@ the curriculum and all counters: those belong to the training that was.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from rsl_rl.modules import EmpiricalNormalization
 from torch import Tensor, nn
 
 from trainer.algorithms import P3PPO, parse_method
-from trainer.config import ModelConfig, TrainConfig, task_of
+from trainer.config import ModelConfig, TrainConfig
+from trainer.presets import task_of
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask
 from trainer.tasks.contract import Contract
@@ -78,11 +80,10 @@ def weights_of(found: RunCheckpoint, option: str) -> Weights:
     return Weights(found.path, found.config, contract, networks, rate, option)
 
 
-def with_sizes_of(model: ModelConfig, source: ModelConfig) -> None:
-    """Network sizes that were not given are those of the checkpoint."""
-    for name in _SIZES:
-        if getattr(model, name) is None:
-            setattr(model, name, getattr(source, name))
+def with_sizes_of(model: ModelConfig, source: ModelConfig) -> ModelConfig:
+    """The settings with the network sizes of the checkpoint where none were given."""
+    missing = [name for name in _SIZES if getattr(model, name) is None]
+    return dataclasses.replace(model, **{name: getattr(source, name) for name in missing})
 
 
 def take_over(algorithm: P3PPO, weights: Weights, task: LocomotionTask, init_std: float | None) -> list[str]:

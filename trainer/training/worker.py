@@ -9,7 +9,7 @@ from trainer import cli
 
 def main() -> int:
     """Trains as `p3 train` with the same arguments does, as the rank that the environment names."""
-    import trainer.commands.train  # noqa: F401, PLC0415  a signal that comes during the import would be a traceback
+    import trainer.commands.train_run  # noqa: F401, PLC0415  a signal that comes during the import would be a traceback
     from trainer.training.launch import take_signals  # noqa: PLC0415  with it comes torch
 
     return cli.main(["train", *sys.argv[1:]], before=take_signals)

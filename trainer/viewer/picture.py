@@ -5,8 +5,8 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 
-from trainer.engines.env import LocomotionEnv
-from trainer.engines.mujoco.model import build_model
+from trainer.engines.mjcf.model import build_model
+from trainer.engines.mujoco.env import MujocoEnv
 
 
 class Picture:
@@ -16,7 +16,7 @@ class Picture:
         env: Its engine says which terrain the robot is on, and its posture.
     """
 
-    def __init__(self, env: LocomotionEnv) -> None:
+    def __init__(self, env: MujocoEnv) -> None:
         self._env, self._tile = env, -1
         tiles = env.engine.tiles
         self._num_boxes = max((len(tile.boxes) for tile in tiles), default=0)

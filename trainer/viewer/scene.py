@@ -8,8 +8,8 @@ import mujoco
 import numpy as np
 import viser
 
-from trainer.engines.env import LocomotionEnv
-from trainer.engines.mujoco.model import build_model
+from trainer.engines.mjcf.model import build_model
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.tasks.rotation import yaw_of
 from trainer.tasks.scan import scan_points
 from trainer.tasks.terrains import PIT_FLOOR
@@ -36,7 +36,7 @@ class Scene:
         plain: Simple light, without shadows and reflections: many times faster in a browser without a GPU.
     """
 
-    def __init__(self, server: viser.ViserServer, env: LocomotionEnv, plain: bool = False) -> None:
+    def __init__(self, server: viser.ViserServer, env: MujocoEnv, plain: bool = False) -> None:
         self.server, self._env, self._tile = server, env, -1
         robot = env.task.config.robot
         self._model = build_model(robot, None, visual=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from p3kernels import MomentMatching
-from trainer.commands.evaluate import action_of
-from trainer.engines.env import LocomotionEnv, one_thread
+from trainer.engines.env import one_thread
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.models.actor import LatentActor
+from trainer.runs.policy import action_of
 from trainer.tasks import LocomotionTask
 
 LATENTS = ("mean", "sample", "policy")
@@ -75,7 +76,7 @@ class Session:
     ) -> None:
         self.actor, self.task, self.latent = actor, task, latent
         self.dt = task.config.control_dt
-        self.env = LocomotionEnv(task, 1, seed=seed, num_threads=0, difficulty=difficulty)
+        self.env = MujocoEnv(task, 1, seed=seed, num_threads=0, difficulty=difficulty)
         self.tally = Tally()
         self._by_hand: torch.Tensor | None = None
         if terrain is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve
-from trainer.training.distributed import ONE_RANK
+from trainer.config import ModelConfig, PpoConfig, TrainConfig
+from trainer.models.ranks import ONE_RANK
+from trainer.presets import resolve
 from trainer.training.runner import Runner
 
 

@@ -128,7 +128,7 @@ def config(method: str = "mm", *, steps: int = 8, **algorithm: Any) -> dict[str,
             "hidden_dims": [32, 16],
             "scan_shape": list(SCAN_SHAPE),
             "init_std": 0.3,
-            **{name: size for name, size in sizes.items() if name in chosen.options},
+            **{name: size for name, size in sizes.items() if hasattr(chosen.options, name)},
         },
         "critic": {"class_name": "rsl_rl.models:MLPModel", "hidden_dims": [32, 16], "obs_normalization": True},
     }

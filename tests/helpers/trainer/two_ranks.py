@@ -19,10 +19,11 @@ from helpers.trainer.small_runs import small
 from helpers.trainer.synthetic import adam_state, config, statistics, trained, weights
 from p3kernels import MonteCarlo
 from trainer.algorithms import P3PPO
-from trainer.config import save_config
 from trainer.evaluation.while_training import TrainingEvaluation
+from trainer.models.ranks import Ranks
 from trainer.runs.checkpoint import load_checkpoint
-from trainer.training.distributed import Ranks, join, leave
+from trainer.runs.config_file import save_config
+from trainer.training.distributed import join, leave
 
 ENVIRONMENTS, STEPS = 16, 8
 METHODS = ("mm", "mc(3)", "mc3-common", "shared", "vae", "cm", "spr")

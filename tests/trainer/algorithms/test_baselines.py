@@ -16,7 +16,9 @@ from trainer.algorithms import P3PPO, parse_method
 from trainer.algorithms.baselines.ae import AutoEncoderActor
 from trainer.algorithms.baselines.simple_actor_critic import SimpleActor
 from trainer.algorithms.baselines.spr import SprActor
-from trainer.config import TrainConfig, resolve, rsl_rl_config
+from trainer.algorithms.rsl_rl_config import rsl_rl_config
+from trainer.config import ModelConfig, TrainConfig
+from trainer.presets import resolve
 
 METHODS = ("p3(3)", "mm", "vae", "mc3", "mc3-common", "shared", "z-mean", "ae", "spr", "simple-actor-critic")
 ENCODED = METHODS[:-1]
@@ -143,9 +145,9 @@ def test_a_method_needs_its_own_actor():
 
 def test_settings_that_a_method_does_not_have_are_refused():
     for method, option in (("ae", "beta"), ("spr", "beta"), ("simple-actor-critic", "extero_latent")):
-        given = TrainConfig(method=method)
-        setattr(given.model, option, 7)
-        with pytest.raises(ValueError, match=f"--model.{option.replace('_', '-')}: {method} has no such thing"):
+        given = TrainConfig(method=method, model=ModelConfig(**{option: 7}))
+        message = f"--model.{option.replace('_', '-')}: the networks of {method} have no such setting"
+        with pytest.raises(ValueError, match=message):
             resolve(given)
 
 

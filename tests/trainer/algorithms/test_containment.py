@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import resource
 
@@ -11,7 +12,7 @@ from helpers.trainer.small_runs import assert_same, small
 
 from trainer import cli
 from trainer.algorithms import p3_ppo
-from trainer.engines.env import LocomotionEnv
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.runs.metrics import read_metrics
 from trainer.tasks import make_task
@@ -48,7 +49,7 @@ class TestEnvironment:
     @pytest.fixture
     def pair(self):
         """Two environments that are the same, after a few steps."""
-        envs = [LocomotionEnv(make_task("walker-parkour"), 5, seed=3, num_threads=0) for _ in range(2)]
+        envs = [MujocoEnv(make_task("walker-parkour"), 5, seed=3, num_threads=0) for _ in range(2)]
         for env in envs:
             for _ in range(4):
                 self.step(env)
@@ -327,7 +328,7 @@ class TestFullDisk:
         runner = small(tmp_path, "mm", 2, save_interval=2)
         runner.learn(quiet=True)
         whole = (tmp_path / "model_2.pt").read_bytes()
-        runner.config.iterations = 6
+        runner.config = dataclasses.replace(runner.config, iterations=6)
         step = runner.step
 
         def stepping():
@@ -347,13 +348,13 @@ class TestFullDisk:
     def test_at_the_end_it_is_an_error_that_says_what_is_left(self, tmp_path, capsys, limit, monkeypatch):
         arguments = ["train", *SMALL, "--method", "mm", "--save-interval", "1", "--run-dir", str(tmp_path)]
         assert cli.main([*arguments, "--iterations", "1"]) == 0
-        original = LocomotionEnv.step
+        original = MujocoEnv.step
 
         def step(self, actions):
             limit(20_000)
             return original(self, actions)
 
-        monkeypatch.setattr(LocomotionEnv, "step", step)
+        monkeypatch.setattr(MujocoEnv, "step", step)
         assert cli.main(["train", "--run-dir", str(tmp_path), "--resume", "--iterations", "2"]) == 1
         limit(resource.RLIM_INFINITY)
         output = capsys.readouterr()

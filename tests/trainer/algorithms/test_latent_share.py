@@ -12,9 +12,10 @@ from helpers.trainer.synthetic import TurningEnv, config, construct, rollout, tr
 
 from p3kernels.diagnostics import sampled_moments
 from trainer.algorithms import P3PPO
-from trainer.config import TrainConfig, resolve
+from trainer.config import ModelConfig, TrainConfig
 from trainer.models.latent_noise import BAND, REACH, STEP, LatentNoise, latent_share
 from trainer.models.networks import Latent
+from trainer.presets import resolve
 
 SAMPLES = 10_000
 
@@ -141,7 +142,7 @@ def test_first_weights_of_the_latent():
     ("options", "message"),
     [
         ({"latent_noise_coef": -1.0}, "--model.latent-noise-coef: expected at least 0, got -1.0"),
-        ({"latent_init_scale": -1.0}, "--model.latent-init-scale: expected at least 0, got -1.0"),
+        ({"latent_init_scale": -1.0}, "--model.latent-init-scale: expected 0 to 100, got -1.0"),
         ({"latent_noise_target": 0.5}, "--model.latent-noise-target: expected a --model.latent-noise-coef"),
         (
             {"latent_noise_coef": 0.1, "latent_noise_target": 0.0},
@@ -150,15 +151,11 @@ def test_first_weights_of_the_latent():
     ],
 )
 def test_bad_settings(options, message):
-    given = TrainConfig(method="mm")
-    for name, value in options.items():
-        setattr(given.model, name, value)
     with pytest.raises(ValueError, match=message):
-        resolve(given)
+        resolve(TrainConfig(method="mm", model=ModelConfig(**options)))
 
 
 def test_only_for_a_latent_with_a_variance():
-    given = TrainConfig(method="ae")
-    given.model.latent_noise_coef = 0.02
-    with pytest.raises(ValueError, match=r"--model.latent-noise-coef: ae has no such thing"):
+    given = TrainConfig(method="ae", model=ModelConfig(latent_noise_coef=0.02))
+    with pytest.raises(ValueError, match=r"--model.latent-noise-coef: the networks of ae have no such setting"):
         resolve(given)

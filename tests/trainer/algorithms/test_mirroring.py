@@ -29,7 +29,8 @@ from rsl_rl.runners import OnPolicyRunner
 
 from trainer.algorithms import P3PPO
 from trainer.algorithms.mirroring import Mirroring
-from trainer.config import PpoConfig, TrainConfig, resolve
+from trainer.config import PpoConfig, TrainConfig
+from trainer.presets import resolve
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS
 
@@ -401,7 +402,7 @@ class TestRuns:
     def test_a_robot_without_symmetry(self, monkeypatch):
         task = TASKS["walker-parkour"]
         asymmetric = replace(task, robot=replace(task.robot, mirror=None))
-        monkeypatch.setattr("trainer.config.find_task", lambda _: asymmetric)
+        monkeypatch.setattr("trainer.presets.find_task", lambda _: asymmetric)
         settings = TrainConfig(task="walker-parkour", ppo=PpoConfig(mirror_share=0.5))
         with pytest.raises(
             ValueError, match=r"--ppo.mirror-share: the robot 'walker' of walker-parkour declares no left"
@@ -410,5 +411,5 @@ class TestRuns:
         resolve(replace(settings, ppo=PpoConfig()))
 
     def test_a_share_that_cannot_be(self):
-        with pytest.raises(ValueError, match=r"--ppo.mirror-share: expected 0.0 to 1.0, got 2"):
+        with pytest.raises(ValueError, match=r"--ppo.mirror-share: expected 0 to 1, got 2"):
             resolve(TrainConfig(ppo=PpoConfig(mirror_share=2.0)))

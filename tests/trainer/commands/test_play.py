@@ -11,7 +11,7 @@ import pytest
 from helpers.trainer.small_runs import small
 
 from trainer.commands.play import PlayConfig, choose_viewer, main
-from trainer.config import save_config
+from trainer.runs.config_file import save_config
 from trainer.viewer.clock import GIVE_UP, MOST_SKIPPED, Clock
 from trainer.viewer.offscreen import why_not
 

@@ -12,13 +12,15 @@ import torch
 
 from trainer import cli
 from trainer.commands.run_onnx import RunConfig, Simulation, act, load
-from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
+from trainer.config import ModelConfig, PpoConfig, TrainConfig
 from trainer.deploy import Policy, gravity_of
 from trainer.deploy.latency import Stopwatch
-from trainer.engines.env import LocomotionEnv
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import trial_task
-from trainer.evaluation.policy import acting_in, load_candidate
 from trainer.export.onnx_file import export
+from trainer.presets import resolve
+from trainer.runs.config_file import save_config
+from trainer.runs.policy import acting_in, load_candidate
 from trainer.tasks import TASKS
 from trainer.tasks.robots import WALKER
 from trainer.tasks.rotation import gravity_in_body
@@ -69,7 +71,7 @@ def test_the_torch_rollout_step_by_step(request, robot, terrain):
     candidate = load_candidate(run_dir)
     # As run-onnx simulates: no noise, no pushes, the middle friction.
     task = trial_task(TASKS[candidate.config.task], terrain, 0.0, 10.0, pushes=False)
-    env = LocomotionEnv(task, 1, seed=2, num_threads=1, difficulty=None if terrain == "plane" else 0, auto_reset=False)
+    env = MujocoEnv(task, 1, seed=2, num_threads=1, difficulty=None if terrain == "plane" else 0, auto_reset=False)
     torch_act = acting_in(candidate, task, "mean")
     policy, simulation = load(RunConfig(run_dir / "policy.onnx", terrain=terrain, difficulty=0.0))
     simulation.data.qpos[:] = env.engine.qpos_of(0)
@@ -95,7 +97,7 @@ def test_the_torch_rollout_step_by_step(request, robot, terrain):
 def test_the_same_targets_give_the_same_physics(walker):
     """Bit by bit: the simulation and the training's engine are one and the same robot."""
     task = trial_task(TASKS["walker-parkour"], "plane", 0.0, 10.0, pushes=False)
-    env = LocomotionEnv(task, 1, seed=2, num_threads=1, auto_reset=False)
+    env = MujocoEnv(task, 1, seed=2, num_threads=1, auto_reset=False)
     friction = float(env.engine.dynamics[0, 0])  # 0.65 in float32
     simulation = Simulation(WALKER, None, Policy(walker / "policy.onnx").contract, friction)
     simulation.data.qpos[:] = env.engine.qpos_of(0)
@@ -109,7 +111,7 @@ def test_the_same_targets_give_the_same_physics(walker):
 
 def test_the_scan_is_the_engines(walker):
     task = trial_task(TASKS["walker-parkour"], "stairs", 0.0, 10.0, pushes=False)
-    env = LocomotionEnv(task, 1, seed=2, num_threads=1, difficulty=0.0, auto_reset=False)
+    env = MujocoEnv(task, 1, seed=2, num_threads=1, difficulty=0.0, auto_reset=False)
     policy, simulation = load(RunConfig(walker / "policy.onnx", terrain="stairs"))
     for x in np.linspace(-4.0, 4.0, 17):
         env.engine._state[0, 1] = simulation.data.qpos[0] = x

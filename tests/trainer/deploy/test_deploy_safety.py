@@ -19,7 +19,7 @@ from trainer.deploy.pilot import Pilot
 from trainer.deploy.reading import Reading, reading_of
 from trainer.deploy.safety import Limits, TargetLimiter, violation
 from trainer.deploy.unitree import Remote, intact, new_state
-from trainer.engines.mujoco.model import mjcf_path
+from trainer.engines.mjcf.model import mjcf_path
 from trainer.tasks.contract import Contract
 from trainer.tasks.robots import G1
 

@@ -11,8 +11,8 @@ import os
 import pytest
 from helpers.trainer.robot_pair import POLICY, STAND, Pair, needs_dds
 
-from trainer.evaluation.policy import load_candidate
 from trainer.export.onnx_file import export
+from trainer.runs.policy import load_candidate
 from trainer.runs.policy_file import pretrained
 
 pytestmark = needs_dds

@@ -11,11 +11,11 @@ import torch
 from helpers.trainer.small_runs import assert_same, flattened, small
 
 from trainer.commands import diagnose
-from trainer.config import save_config
 from trainer.diagnosis.files import CAPTIONS
 from trainer.diagnosis.numbers import Sizes
 from trainer.diagnosis.numbers import diagnose as numbers_of
 from trainer.diagnosis.states import before_switch, gather
+from trainer.runs.config_file import save_config
 from trainer.runs.named_checkpoint import read_run_checkpoint
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.engines.env import LocomotionEnv
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.tasks import TASKS, LocomotionTask, make_task
 from trainer.tasks.terrains import PIT_FLOOR
 from trainer.tasks.tiles import TileGrid
 
 
 def walker(num_envs=6, **options):
-    return LocomotionEnv(make_task("walker-parkour"), num_envs, num_threads=0, **options)
+    return MujocoEnv(make_task("walker-parkour"), num_envs, num_threads=0, **options)
 
 
 def test_observations_after_a_reset_are_new_and_the_final_ones_are_kept():
@@ -64,7 +64,7 @@ def test_falls_terminate_and_are_not_time_outs():
 
 def test_a_fall_is_penalised_once():
     config = replace(TASKS["walker-parkour"], fall_penalty=50.0)
-    env = LocomotionEnv(LocomotionTask(config), 12, num_threads=0)
+    env = MujocoEnv(LocomotionTask(config), 12, num_threads=0)
     falls = 0
     for _ in range(150):
         _, reward, dones, extras = env.step(torch.zeros(12, 6))
@@ -112,7 +112,7 @@ def test_a_traversed_course_promotes_and_an_early_fall_demotes():
 def test_a_fall_demotes_by_how_far_the_robot_came(on_fall, expected):
     """A course of 7.5 m: 3.7 m is less than half of it; by the paper's rule every fall demotes."""
     config = replace(TASKS["walker-parkour"], demote_on_fall=on_fall)
-    env = LocomotionEnv(LocomotionTask(config), 3, num_threads=0)
+    env = MujocoEnv(LocomotionTask(config), 3, num_threads=0)
     env.curriculum.position[:] = 2
     env.curriculum.terrain_type[:] = 1
     env.begin_anew()
@@ -152,7 +152,7 @@ def test_success_by_terrain_is_told():
 def test_on_the_plane_success_is_to_follow_the_commands():
     """Three robots that outlast their time after having gone 0.4, 0.6 and 0.6 of what they were asked for."""
     config = replace(TASKS["g1-flat"], standing_fraction=0.0)
-    env = LocomotionEnv(LocomotionTask(config), 3, num_threads=0)
+    env = MujocoEnv(LocomotionTask(config), 3, num_threads=0)
     env.step(torch.zeros(3, 29))
     assert (env.episode.commanded_distance > 0).all()
     env.episode.commanded_distance[:] = 10.0
@@ -197,7 +197,7 @@ def test_tiles_are_columns_of_terrains_and_variants_by_rows_of_difficulty():
 
 @pytest.mark.parametrize("name", ["walker-parkour", "g1-parkour"])
 def test_soft_terrain_is_filled_for_the_simulator_alone_and_ends_after_its_steps(name):
-    env = LocomotionEnv(LocomotionTask(replace(TASKS[name], soft_until=3)), 4, seed=1, num_threads=0)
+    env = MujocoEnv(LocomotionTask(replace(TASKS[name], soft_until=3)), 4, seed=1, num_threads=0)
     running = env.running
     gaps = running.task.config.terrains.index("gaps")
     env.curriculum.terrain_type[:] = gaps
@@ -223,7 +223,7 @@ def test_a_robot_in_a_gap_stands_on_the_fill():
     """Put down in the middle of a gap of difficulty 1, it falls without the fill and stands with it."""
     heights = {}
     for soft in (False, True):
-        env = LocomotionEnv(LocomotionTask(replace(TASKS["walker-parkour"], soft_until=10**6)), 1, num_threads=0)
+        env = MujocoEnv(LocomotionTask(replace(TASKS["walker-parkour"], soft_until=10**6)), 1, num_threads=0)
         gaps = env.task.config.terrains.index("gaps")
         grid, one = env.running.grid, torch.zeros(1, dtype=torch.int64)
         tile = grid.index(one + gaps, one + 10, one, soft=soft)
@@ -244,7 +244,7 @@ def test_a_robot_in_a_gap_stands_on_the_fill():
 def test_pushes_come_and_commands_change():
     config = TASKS["g1-flat"]
     quick = replace(config, dynamics=replace(config.dynamics, push_interval=(0.04, 0.04)), command_seconds=(0.1, 0.1))
-    env = LocomotionEnv(LocomotionTask(quick), 3, num_threads=0)
+    env = MujocoEnv(LocomotionTask(quick), 3, num_threads=0)
     pushed = []
     original = env.engine.push
     env.engine.push = lambda ids, velocity: (pushed.append((ids, velocity)), original(ids, velocity))
@@ -279,13 +279,13 @@ def test_a_saved_environment_continues_exactly(name):
     task = make_task("walker-parkour" if name == "soft" else name)
     if name == "soft":  # its terrain turns hard after it was saved
         task = LocomotionTask(replace(task.config, soft_until=40))
-    env = LocomotionEnv(task, 4, seed=3, num_threads=0)
+    env = MujocoEnv(task, 4, seed=3, num_threads=0)
     generator = torch.Generator().manual_seed(0)
     actions = 0.5 * torch.randn(60, 4, env.num_actions, generator=generator)
     env.episode_length_buf = torch.tensor([0, 0, 0, env.max_episode_length - 45])  # which ends after it was saved
     for action in actions[:30]:
         env.step(action)
-    other = LocomotionEnv(task, 4, seed=3, num_threads=0)
+    other = MujocoEnv(task, 4, seed=3, num_threads=0)
     other.load_state_dict(env.state_dict())
     resets = 0
     for action in actions[30:]:
@@ -314,7 +314,7 @@ def test_wrong_difficulty_is_named():
     with pytest.raises(ValueError, match=r"difficulty: expected a number in \[0, 1\], got 6"):
         walker(difficulty=6)
     with pytest.raises(ValueError, match="difficulty: g1-flat has no terrains"):
-        LocomotionEnv(make_task("g1-flat"), 1, num_threads=0, difficulty=0.5)
+        MujocoEnv(make_task("g1-flat"), 1, num_threads=0, difficulty=0.5)
 
 
 def test_a_state_of_an_earlier_version_is_refused_by_name():

@@ -14,14 +14,14 @@ import mujoco
 import pytest
 import torch
 
-from trainer.config import load_config
-from trainer.engines.env import LocomotionEnv
 from trainer.engines.mjlab.env import MjlabEnv
-from trainer.engines.mjlab.env_cfg import GROUPS
 from trainer.engines.mjlab.runner import P3Runner
 from trainer.engines.mjlab.tasks import TASK_IDS
-from trainer.engines.registry import check_engine
+from trainer.engines.mujoco.env import MujocoEnv
+from trainer.presets import check_engine
+from trainer.runs.config_file import load_config
 from trainer.tasks import TASKS, make_task
+from trainer.tasks.locomotion import OBSERVATION_GROUPS as GROUPS
 
 WITHIN = 1e-4
 """Largest difference over 1 + |value|: float32 in Warp against float64 in native MuJoCo."""
@@ -29,7 +29,7 @@ WITHIN = 1e-4
 
 def make_pair(name, num_envs, **options):
     task = make_task(name)
-    native = LocomotionEnv(task, num_envs, seed=3, num_threads=1, **options)
+    native = MujocoEnv(task, num_envs, seed=3, num_threads=1, **options)
     return SimpleNamespace(task=task, native=native, mjlab=MjlabEnv(task, num_envs, seed=3, **options))
 
 

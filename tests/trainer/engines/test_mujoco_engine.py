@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.engines.mjcf.model import build_model, mjcf_path, sizes_of
 from trainer.engines.mujoco import engine as engine_module
 from trainer.engines.mujoco.engine import MujocoEngine
-from trainer.engines.mujoco.model import build_model, mjcf_path, sizes_of
 from trainer.tasks.robots import G1, WALKER
 from trainer.tasks.terrains import MAX_BOXES, PIT_FLOOR, TERRAINS, make_terrain
 

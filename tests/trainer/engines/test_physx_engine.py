@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from trainer.engines.physx import packages
-from trainer.engines.registry import check_engine, make_env
+from trainer.engines.registry import make_env
+from trainer.presets import check_engine
 from trainer.tasks.registry import TASKS
 
 ROOT = Path(__file__).parents[3]

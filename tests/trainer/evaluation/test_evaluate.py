@@ -13,13 +13,13 @@ from helpers.trainer.permuted import permuted_checkpoint, permuted_contract
 from helpers.trainer.small_runs import small
 
 from trainer import cli
-from trainer.config import save_config
-from trainer.engines.env import LocomotionEnv
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import COURSES, Episodes, evaluate, run_episodes, trial_task
-from trainer.evaluation.policy import acting_in, load_candidate
 from trainer.evaluation.statistics import mean_interval, share_interval, t_quantile
 from trainer.evaluation.table import Row, markdown, numbers
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
+from trainer.runs.config_file import save_config
+from trainer.runs.policy import acting_in, load_candidate
 from trainer.tasks import TASKS, LocomotionTask
 
 
@@ -83,7 +83,7 @@ def test_checkpoints_side_by_side_do_not_disturb_each_other(run, tmp_path, capsy
 def rollout(run, steps=30):
     """Positions of 2 robots over some steps of the deployed policy, with noise and pushes."""
     task = LocomotionTask(TASKS["walker-parkour"])
-    env = LocomotionEnv(task, 2, seed=5, num_threads=1, difficulty=0.0)
+    env = MujocoEnv(task, 2, seed=5, num_threads=1, difficulty=0.0)
     act = acting_in(load_candidate(run), task, "mean")
     states = []
     with torch.inference_mode():
@@ -186,7 +186,7 @@ def test_common_random_numbers_whatever_the_policy_does():
     task = trial_task(TASKS["walker-parkour"], "gaps", 1.0, 2.0, pushes=True)
     drawn, ended = [], []
     for size in (0.0, 5.0):  # one that stands, one that falls at once
-        env = LocomotionEnv(task, 4, seed=3, num_threads=1, difficulty=0.0, auto_reset=False)
+        env = MujocoEnv(task, 4, seed=3, num_threads=1, difficulty=0.0, auto_reset=False)
         ended.append(torch.stack([env.step(torch.full((4, 6), size))[2] for _ in range(30)]).any())
         drawn.append(env.generator.get_state())
     assert ended == [False, True]
@@ -220,7 +220,7 @@ def test_a_flat_policy_goes_on_courses_straight_ahead():
 
 def test_energy_is_the_sum_of_absolute_powers():
     task = trial_task(TASKS["walker-parkour"], "plane", 0.0, 1.0, pushes=False)
-    env = LocomotionEnv(task, 2, seed=3, num_threads=1, auto_reset=False)
+    env = MujocoEnv(task, 2, seed=3, num_threads=1, auto_reset=False)
     powers = []
 
     def act(observations):
@@ -237,7 +237,7 @@ def test_energy_is_the_sum_of_absolute_powers():
 @pytest.mark.parametrize(("share", "succeeds"), [(0.4, False), (0.6, True)])
 def test_on_the_plane_a_robot_that_stands_has_not_succeeded(share, succeeds):
     """Both outlast the time; asked for 10 m so far, they have gone a share of it along their commands."""
-    env = LocomotionEnv(
+    env = MujocoEnv(
         trial_task(TASKS["walker-parkour"], "plane", 0.0, 0.1, pushes=False), 2, seed=3, num_threads=1, auto_reset=False
     )
     env.episode.commanded_distance[:], env.episode.followed_distance[:] = 10.0, 10.0 * share
@@ -249,7 +249,7 @@ def test_on_the_plane_a_robot_that_stands_has_not_succeeded(share, succeeds):
 
 def test_who_arrives_has_succeeded_and_who_stands_has_not():
     task = trial_task(TASKS["walker-parkour"], "gaps", 0.0, 1.0, pushes=False)
-    env = LocomotionEnv(task, 2, seed=3, num_threads=1, difficulty=0.0, auto_reset=False)
+    env = MujocoEnv(task, 2, seed=3, num_threads=1, difficulty=0.0, auto_reset=False)
     env.episode.spawn[0, 0] -= 100.0  # as if it had come from far away
     episodes = run_episodes(lambda observations: torch.zeros(2, 6), env, 0.2)
     assert episodes.arrived.tolist() == episodes.success.tolist() == [True, False]
@@ -294,7 +294,7 @@ def test_arriving_is_credited_with_the_rest_of_the_time():
 
 
 def test_evaluate_keeps_its_signature_for_an_environment_that_resets():
-    env = LocomotionEnv(LocomotionTask(TASKS["walker-parkour"]), 4, seed=3, num_threads=1, difficulty=0.0)
+    env = MujocoEnv(LocomotionTask(TASKS["walker-parkour"]), 4, seed=3, num_threads=1, difficulty=0.0)
     result = evaluate(lambda observations: torch.full((4, 6), 5.0), env, 2.0)
     assert result.episodes == 4
     assert result.survival == 0.0

@@ -9,12 +9,12 @@ import torch
 from helpers.trainer.small_runs import assert_same, small
 
 from trainer import cli
-from trainer.config import save_config
-from trainer.evaluation.policy import load_candidate
 from trainer.evaluation.while_training import TrainingEvaluation
 from trainer.runs.checkpoint import load_checkpoint
+from trainer.runs.config_file import save_config
 from trainer.runs.metrics import read_metrics
 from trainer.runs.named_checkpoint import find_checkpoint
+from trainer.runs.policy import load_candidate
 
 EVALUATED = {"eval_interval": 2, "eval_episodes": 3, "eval_seconds": 0.3, "eval_difficulty": (0.0, 0.4)}
 
@@ -147,10 +147,10 @@ def test_a_new_run_does_not_inherit_a_best(tmp_path, capsys):
     assert cli.main(["train", *small_run, "--run-dir", str(run)]) == 0
     assert not (run / "best.pt").exists()
     for option, value, message in (
-        ("--eval-interval", "-1", "expected at least 0"),
-        ("--eval-episodes", "0", "expected at least 1"),
-        ("--eval-seconds", "0", "expected a positive number"),
-        ("--eval-difficulty", "1.5", "expected numbers in [0, 1]"),
+        ("--eval-interval", "-1", "expected 0 to 1e+09, got -1"),
+        ("--eval-episodes", "0", "expected 1 to 1e+09, got 0"),
+        ("--eval-seconds", "0", "expected above 0 and 1e+06, got 0"),
+        ("--eval-difficulty", "1.5", "expected 0 to 1, got 1.5"),
     ):
         assert cli.main(["train", *small_run, "--run-dir", str(tmp_path / "other"), option, value]) == 2
         assert f"{option}: {message}" in capsys.readouterr().err

@@ -18,12 +18,12 @@ from tensordict import TensorDict
 
 from p3kernels import MomentMatching, reference
 from trainer import cli
-from trainer.config import save_config
 from trainer.deploy import DamagedPolicy, ForeignPolicy, Policy
-from trainer.evaluation.policy import load_candidate
 from trainer.export import onnx_file as export
 from trainer.export.moments import elu_moments, erfcx
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
+from trainer.runs.config_file import save_config
+from trainer.runs.policy import load_candidate
 from trainer.tasks.contract import Contract
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.commands import report as command
 from trainer.report import page as report
 from trainer.runs.metrics import MetricsLog
 
@@ -345,7 +346,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, without_matp
 
 def test_command_prints_the_path(tmp_path, without_matplotlib, capsys):
     long_run(tmp_path)
-    assert report.main([str(tmp_path)], prog="p3 report") == 0
+    assert command.main([str(tmp_path)], prog="p3 report") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'report.html'}\n"
 
 
@@ -360,7 +361,7 @@ def test_command_prints_the_path(tmp_path, without_matplotlib, capsys):
 def test_command_without_a_run_exits_with_2(content, name, message, tmp_path, capsys):
     if content is not None:
         (tmp_path / "metrics.jsonl").write_text(content)
-    assert report.main([str(tmp_path / name)], prog="p3 report") == 2
+    assert command.main([str(tmp_path / name)], prog="p3 report") == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("p3 report: error: ")

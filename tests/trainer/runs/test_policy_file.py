@@ -9,11 +9,11 @@ import torch
 from helpers.trainer.small_runs import small
 
 from trainer import cli
-from trainer.config import save_config
-from trainer.evaluation.policy import load_candidate
 from trainer.runs import policy_file
 from trainer.runs.checkpoint import read_torch_file, write_torch_file
+from trainer.runs.config_file import save_config
 from trainer.runs.named_checkpoint import find_checkpoint, read_run_checkpoint
+from trainer.runs.policy import load_candidate
 from trainer.runs.policy_file import KEYS, pretrained
 
 

@@ -12,8 +12,9 @@ import tyro
 
 from trainer import cli
 from trainer.commands.planned_study import PlannedConfig, planned_of
-from trainer.config import TrainConfig, resolve
-from trainer.engines.env import LocomotionEnv
+from trainer.config import TrainConfig
+from trainer.engines.mujoco.env import MujocoEnv
+from trainer.presets import resolve
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.study import judge
 from trainer.study.arms import PLANS, STUDY_SEEDS, Contrast, Planned
@@ -200,11 +201,11 @@ class TestPlans:
 
 def test_several_difficulties_side_by_side():
     task = make_task("walker-parkour")
-    env = LocomotionEnv(task, 6, num_threads=0, difficulty=(0.0, 0.4, 0.8))
+    env = MujocoEnv(task, 6, num_threads=0, difficulty=(0.0, 0.4, 0.8))
     rows = [env.running.tiles[tile].difficulty for tile in env.running.tile_of.tolist()]
     assert rows == pytest.approx([0.0, 0.0, 0.4, 0.4, 0.8, 0.8])
     with pytest.raises(ValueError, match=r"difficulty: expected a number in \[0, 1\], got 2"):
-        LocomotionEnv(task, 6, num_threads=0, difficulty=(0.0, 2.0))
+        MujocoEnv(task, 6, num_threads=0, difficulty=(0.0, 2.0))
 
 
 class TestStudy:

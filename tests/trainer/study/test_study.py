@@ -24,9 +24,11 @@ from helpers.trainer.small_runs import small
 
 import trainer
 from trainer import cli
-from trainer.config import TrainConfig, load_config, resolve, save_config
+from trainer.config import TrainConfig
 from trainer.engines.env import one_thread
+from trainer.presets import resolve
 from trainer.runs.checkpoint import latest_checkpoint
+from trainer.runs.config_file import load_config, save_config
 from trainer.runs.directory import locked
 from trainer.runs.metrics import read_metrics
 from trainer.study import cost
@@ -401,7 +403,7 @@ def test_what_a_seed_shares(tmp_path):
         (["--methods", "mm"], "--reference: 'vae' is none of the methods mm"),
         (["--seeds", "1", "1"], "--seeds: 1 more than once"),
         (["--seeds", "1000"], "--eval-seed: 1000 is a seed of the trainings"),
-        (["--num-envs", "0"], "--num-envs: expected at least 1"),
+        (["--num-envs", "0"], "--num-envs: expected 1 to 1e+09"),
         (["--jobs", "0"], "--jobs: expected at least 1"),
         (["--task", "walker"], "--task: no task 'walker'"),
         (["--eval-difficulty", "6"], "--eval-difficulty: expected a number in [0, 1], got 6"),

@@ -8,9 +8,9 @@ import pytest
 import torch
 from helpers.trainer.small_runs import assert_same, small
 
-from trainer.engines.env import LocomotionEnv
-from trainer.engines.registry import check_engine
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import scaled_dynamics
+from trainer.presets import check_engine
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS, LocomotionTask
 from trainer.tasks.actuation import ActionDelay, sample_motors
@@ -32,7 +32,7 @@ def test_off_means_nothing_is_drawn_and_nothing_kept():
     assert sample_motors(Dynamics(), 4, 6, generator) is None
     assert ActionDelay.of(Dynamics(), 4, 0.02, torch.zeros(6)) is None
     assert torch.equal(generator.get_state(), before)
-    env = LocomotionEnv(with_dynamics(), 2, num_threads=0)
+    env = MujocoEnv(with_dynamics(), 2, num_threads=0)
     assert "motors" not in env.state_dict()["engine"]
     assert "delay" not in env.state_dict()
 
@@ -59,8 +59,7 @@ def test_a_delay_holds_targets_back_by_whole_physics_steps():
 def test_a_delay_of_one_control_step_is_the_action_before():
     """A robot with delayed actions moves as one that gets the earlier actions at once."""
     late, early = (
-        LocomotionEnv(with_dynamics(action_delay=(d, d)), 3, seed=5, num_threads=0, auto_reset=False)
-        for d in (0.02, 0.0)
+        MujocoEnv(with_dynamics(action_delay=(d, d)), 3, seed=5, num_threads=0, auto_reset=False) for d in (0.02, 0.0)
     )
     early.load_state_dict({k: v for k, v in late.state_dict().items() if k != "delay"})
     torch.manual_seed(0)
@@ -73,7 +72,7 @@ def test_a_delay_of_one_control_step_is_the_action_before():
 
 
 def test_factors_scale_torque_gains_and_limits():
-    env = LocomotionEnv(with_dynamics(), 2, num_threads=0)
+    env = MujocoEnv(with_dynamics(), 2, num_threads=0)
     strength, stiffness, damping = 0.5, 1.2, 2.0
     factors = torch.ones(2, 3, 6)
     factors[1] *= torch.tensor([strength, stiffness, damping])[:, None]
@@ -143,7 +142,7 @@ def test_mjlab_has_them_too():
     ranges = Dynamics(action_delay=(0.005, 0.03), motor_strength=(0.7, 0.9), stiffness=(0.9, 1.1), damping=(0.5, 2.0))
     task = replace(TASKS["g1-flat"], dynamics=ranges)
     env = MjlabEnv(LocomotionTask(task), 2, seed=3)
-    native = LocomotionEnv(LocomotionTask(task), 2, seed=3, num_threads=0)
+    native = MujocoEnv(LocomotionTask(task), 2, seed=3, num_threads=0)
     motors = env._walk.managed.motors
     assert motors.shape == (2, 3, 29)
     native.engine.reset(torch.arange(2), **{**vars(native.running.draw_start(torch.arange(2))), "motors": motors})

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import trainer.engines.mujoco
+import trainer.engines.mjcf
 from trainer import cli
-from trainer.evaluation.policy import load_candidate
+from trainer.runs.policy import load_candidate
 from trainer.tasks import TASKS, find_task
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +46,7 @@ def install(folder, package="my_biped", entries=ENTRIES, module=MODULE):
     (folder / package).mkdir(parents=True)
     (folder / package / "__init__.py").touch()
     (folder / package / "tasks.py").write_text(module)
-    shutil.copy(Path(trainer.engines.mujoco.__file__).with_name("walker.xml"), folder / package / "biped.xml")
+    shutil.copy(Path(trainer.engines.mjcf.__file__).with_name("walker.xml"), folder / package / "biped.xml")
     metadata = folder / f"{package}-0.1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.replace('_', '-')}\nVersion: 0.1\n")

@@ -10,10 +10,12 @@ import pytest
 from helpers.trainer.small_runs import small
 
 from trainer import cli
-from trainer.config import TrainConfig, load_config, resolve, save_config, task_of
-from trainer.evaluation.policy import load_candidate
+from trainer.config import TrainConfig
+from trainer.presets import filled, resolve, task_of
 from trainer.runs.checkpoint import load_checkpoint
+from trainer.runs.config_file import load_config, save_config
 from trainer.runs.named_checkpoint import read_run_checkpoint
+from trainer.runs.policy import load_candidate
 from trainer.tasks import TASKS
 from trainer.tasks.settings import BOUNDS, FIXED, assigned, changed, differences, from_file, plain, restored
 
@@ -142,7 +144,7 @@ def test_a_file_comes_before_the_command_line(tmp_path):
     assert resolve(config) == config
     assert task_of(config) == dataclasses.replace(WALKER, history=4, max_tilt=0.9)
     save_config(config, tmp_path / "config.json")
-    assert load_config(tmp_path / "config.json") == config
+    assert filled(load_config(tmp_path / "config.json")) == config
 
 
 def test_settings_of_a_version_that_had_more_are_named():

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from trainer.engines.env import LocomotionEnv
-from trainer.engines.mujoco import MujocoEngine
-from trainer.engines.mujoco.model import build_model
+from trainer.engines.mjcf.model import build_model
+from trainer.engines.mujoco.engine import MujocoEngine
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.tasks import TASKS, LocomotionTask, make_task
 from trainer.tasks.randomization import ObservationNoise
 from trainer.tasks.robots import G1, ROBOTS, WALKER, Mirror
@@ -39,7 +39,7 @@ def mirrored_tile(tile):
 
 def random_like(kind, task, count=5):
     """A state or episode of random numbers, of the shapes that the task's have."""
-    env = LocomotionEnv(task, count, num_threads=1)
+    env = MujocoEnv(task, count, num_threads=1)
     of = env.state if kind is RobotState else env.episode
 
     def drawn(value):
@@ -55,7 +55,7 @@ class TestEveryTask:
     def test_twice_is_the_identity(self, name):
         task = make_task(name)
         symmetry = TaskSymmetry(task)
-        observations = LocomotionEnv(task, 3, num_threads=1).get_observations()
+        observations = MujocoEnv(task, 3, num_threads=1).get_observations()
         noise = TensorDict({k: torch.randn_like(v) for k, v in observations.items()}, batch_size=[3])
         once = symmetry.observations(noise)
         for group, value in symmetry.observations(once).items():
@@ -72,7 +72,7 @@ class TestEveryTask:
     def test_every_column_of_every_group_is_covered_once(self, name):
         task = make_task(name)
         symmetry = TaskSymmetry(task)
-        observations = LocomotionEnv(task, 2, num_threads=1).get_observations()
+        observations = MujocoEnv(task, 2, num_threads=1).get_observations()
         assert set(symmetry.groups) == set(observations.keys())
         for group, mirror in symmetry.groups.items():
             sources = [column for column, _ in mirror.columns]
@@ -309,7 +309,7 @@ class TestDeclaration:
     def test_a_robot_without_one_is_refused(self):
         config = replace(TASKS["g1-flat"], robot=replace(G1, mirror=None))
         with pytest.raises(ValueError, match=r"symmetry: the robot 'g1' declares none \(RobotSpec.mirror\)"):
-            _ = LocomotionEnv(LocomotionTask(config), 1, num_threads=1).symmetry
+            _ = MujocoEnv(LocomotionTask(config), 1, num_threads=1).symmetry
 
     def test_rewards_that_prefer_a_side_are_refused(self):
         config = replace(TASKS["g1-flat"], posture={"left_hip_yaw_joint": 1.0})

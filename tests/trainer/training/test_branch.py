@@ -8,8 +8,8 @@ import pytest
 from helpers.trainer.small_runs import assert_same, small
 
 from trainer import cli
-from trainer.config import load_config, save_config
 from trainer.runs.checkpoint import load_checkpoint
+from trainer.runs.config_file import load_config, save_config
 from trainer.runs.metrics import read_metrics
 
 AT, END = 3, 5

@@ -15,9 +15,9 @@ from helpers.trainer import two_ranks
 from helpers.trainer.launched import PATIENCE, TORCHRUN, Launched, environment, go_on
 from helpers.trainer.small_runs import assert_same, small
 
+from trainer.models.ranks import Ranks
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.runs.metrics import read_metrics
-from trainer.training.distributed import Ranks
 
 
 def free_port():

@@ -9,8 +9,8 @@ import torch
 from helpers.trainer.small_runs import small
 
 from trainer import cli
-from trainer.config import load_config, save_config
 from trainer.runs.checkpoint import load_checkpoint
+from trainer.runs.config_file import load_config, save_config
 from trainer.training.warm_start import SCAN_STD, read_weights
 
 SMALL = [

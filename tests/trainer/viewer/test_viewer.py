@@ -13,7 +13,7 @@ import trimesh
 import viser
 from helpers.trainer.small_runs import small
 
-from trainer.engines.mujoco.model import build_model
+from trainer.engines.mjcf.model import build_model
 from trainer.tasks import make_task
 from trainer.tasks.scan import scan_points
 from trainer.tasks.terrains import PIT_FLOOR
@@ -212,7 +212,8 @@ def test_the_latent_mode_is_the_session_s(viewer):
 
 
 def test_turning_by_hand_turns_the_heading_where_a_task_keeps_one(tmp_path):
-    from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve
+    from trainer.config import ModelConfig, PpoConfig, TrainConfig
+    from trainer.presets import resolve
     from trainer.training.runner import Runner
 
     tiny = {"num_envs": 2, "iterations": 1, "num_threads": 1, "tensorboard": False, "run_dir": tmp_path}

@@ -16,7 +16,7 @@ from helpers.trainer.chromium import Chromium, executable, wait_for
 from helpers.trainer.small_runs import small
 from PIL import Image
 
-from trainer.config import save_config
+from trainer.runs.config_file import save_config
 
 pytestmark = pytest.mark.skipif(
     executable() is None, reason="no Chromium on this machine; `make browser` installs it on Debian and Ubuntu"

@@ -13,6 +13,7 @@ from typing import Any
 
 from p3kernels import LatentMean
 from trainer.algorithms.method import Method
+from trainer.config import EncoderConfig
 from trainer.models.actor import Policy, RepresentationLoss
 from trainer.models.networks import Latent
 from trainer.models.p3_actor import EncoderDecoderActor
@@ -24,7 +25,7 @@ def method() -> Method:
         "ae",
         actor=f"{__name__}:AutoEncoderActor",
         phases=(LatentMean(),),
-        options=("proprio_latent", "extero_latent", "representation_coef"),
+        options=EncoderConfig,
     )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from p3kernels import LatentMean
 from trainer.algorithms.method import Method
+from trainer.config import EncoderConfig
 from trainer.models.actor import LatentActor, Policy, RepresentationLoss
 from trainer.models.frame_policy import deployed_frame_policy
 from trainer.models.networks import Encoder, Latent, mlp
@@ -33,7 +34,7 @@ def method() -> Method:
         "spr",
         actor=f"{__name__}:SprActor",
         phases=(LatentMean(),),
-        options=("proprio_latent", "extero_latent", "representation_coef"),
+        options=EncoderConfig,
     )
 
 

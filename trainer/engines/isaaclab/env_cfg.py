@@ -1,4 +1,4 @@
-"""Scene and managers of the tasks, from their `TaskConfig`: Hydra can change what is here, terms are in `mdp.py`."""
+"""Scene and managers of the tasks, from their `TaskConfig`: Hydra can change what is here, terms are in `terms.py`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from isaaclab.sensors import ContactSensorCfg, RayCasterCfg, patterns
 from isaaclab.terrains import TerrainImporterCfg
 from isaaclab.utils import configclass
 
-from trainer.engines.isaaclab import mdp
+from trainer.engines.isaaclab import terms
 from trainer.engines.isaaclab.robot import g1_cfg
-from trainer.engines.isaaclab.terrains import generator_cfg
+from trainer.engines.isaaclab.terrain import generator_cfg
 from trainer.tasks.g1 import G1_FLAT, G1_PARKOUR
-from trainer.tasks.locomotion import TaskConfig
+from trainer.tasks.locomotion import OBSERVATION_GROUPS, TaskConfig
+from trainer.tasks.physics import PHYSICS_DT
 from trainer.tasks.registry import TASKS
 from trainer.tasks.robots import G1
 from trainer.tasks.settings import plain
 
-GROUPS = ("proprio", "history", "extero", "velocity", "critic")
-PHYSICS_DT = 0.005
 _GROUND = "/World/ground"
 _MATERIAL = sim_utils.RigidBodyMaterialCfg(
     # Multiplied by 1, the robot's material decides; Isaac Lab's usual restitution of 0 would switch the robot's off.
@@ -68,62 +67,64 @@ class SceneCfg(InteractiveSceneCfg):
 class ActionsCfg:
     """One action a joint."""
 
-    joint_targets: mdp.JointTargetsCfg = mdp.JointTargetsCfg()
+    joint_targets: terms.JointTargetsCfg = terms.JointTargetsCfg()
 
 
 @configclass
 class CommandsCfg:
     """The velocity command."""
 
-    velocity: mdp.TaskCommandCfg = mdp.TaskCommandCfg()
+    velocity: terms.TaskCommandCfg = terms.TaskCommandCfg()
 
 
 @configclass
 class GroupCfg(ObservationGroupCfg):
     """An observation group of the task, whole."""
 
-    whole: ObservationTermCfg = ObservationTermCfg(func=mdp.observation, params={"group": ""})
+    whole: ObservationTermCfg = ObservationTermCfg(func=terms.observation, params={"group": ""})
 
 
 @configclass
 class TerminationsCfg:
     """How episodes end."""
 
-    fell: TerminationTermCfg = TerminationTermCfg(func=mdp.fell)
-    out_of_time: TerminationTermCfg = TerminationTermCfg(func=mdp.out_of_time, time_out=True)
-    traversed: TerminationTermCfg = TerminationTermCfg(func=mdp.traversed, time_out=True)
-    left_tile: TerminationTermCfg = TerminationTermCfg(func=mdp.left_tile, time_out=True)
+    fell: TerminationTermCfg = TerminationTermCfg(func=terms.fell)
+    out_of_time: TerminationTermCfg = TerminationTermCfg(func=terms.out_of_time, time_out=True)
+    traversed: TerminationTermCfg = TerminationTermCfg(func=terms.traversed, time_out=True)
+    left_tile: TerminationTermCfg = TerminationTermCfg(func=terms.left_tile, time_out=True)
 
 
 @configclass
 class CurriculumCfg:
     """The task's curriculum."""
 
-    terrain_levels: CurriculumTermCfg = CurriculumTermCfg(func=mdp.terrain_levels)
+    terrain_levels: CurriculumTermCfg = CurriculumTermCfg(func=terms.terrain_levels)
 
 
 def observation_groups() -> dict[str, GroupCfg]:
     """The task's groups, by name."""
     return {
-        group: GroupCfg(whole=ObservationTermCfg(func=mdp.observation, params={"group": group})) for group in GROUPS
+        group: GroupCfg(whole=ObservationTermCfg(func=terms.observation, params={"group": group}))
+        for group in OBSERVATION_GROUPS
     }
 
 
 def reward_terms(config: TaskConfig) -> dict[str, RewardTermCfg]:
     """The task's terms with their weights, and the penalty for a fall."""
-    terms = {
-        name: RewardTermCfg(func=mdp.reward_rate, weight=weight, params={"term": name})
+    rewards = {
+        name: RewardTermCfg(func=terms.reward_rate, weight=weight, params={"term": name})
         for name, weight in config.rewards.items()
     }
-    terms["fall"] = RewardTermCfg(func=mdp.fall, weight=-config.fall_penalty)
-    return terms
+    rewards["fall"] = RewardTermCfg(func=terms.fall, weight=-config.fall_penalty)
+    return rewards
 
 
 def event_terms(config: TaskConfig, *, each_episode: bool = False) -> dict[str, EventTermCfg]:
     """The paper's randomisation, and what begins episodes.
 
     Material, mass and centre of mass are drawn once for each environment: PhysX takes them from the CPU, which is no
-    work for every reset on a GPU. Pushes come with the actions (`mdp.JointTargets`): the task knows when they are due.
+    work for every reset on a GPU. Pushes come with the actions (`terms.JointTargets`): the task knows when they are
+    due.
 
     Args:
         config: The task.
@@ -134,7 +135,7 @@ def event_terms(config: TaskConfig, *, each_episode: bool = False) -> dict[str, 
     com = {"x": ranges.com_xy, "y": ranges.com_xy, "z": ranges.com_z}
     events = {
         "material": EventTermCfg(
-            func=mdp.randomize_material,
+            func=terms.randomize_material,
             mode="startup",
             params={"friction_range": ranges.friction, "restitution_range": ranges.restitution, "num_materials": 256},
         ),
@@ -146,11 +147,11 @@ def event_terms(config: TaskConfig, *, each_episode: bool = False) -> dict[str, 
         "center_of_mass": EventTermCfg(
             func=isaac_mdp.randomize_rigid_body_com, mode="startup", params={"asset_cfg": trunk, "com_range": com}
         ),
-        "begin_episodes": EventTermCfg(func=mdp.begin_episodes, mode="reset"),
+        "begin_episodes": EventTermCfg(func=terms.begin_episodes, mode="reset"),
     }
     if each_episode:
         del events["added_mass"], events["center_of_mass"]
-        events["dynamics"] = EventTermCfg(func=mdp.set_dynamics, mode="reset")
+        events["dynamics"] = EventTermCfg(func=terms.set_dynamics, mode="reset")
     return events
 
 

@@ -15,9 +15,6 @@ from isaaclab_assets.robots.unitree import G1_29DOF_CFG
 
 from trainer.tasks.robots import RobotSpec
 
-TRUNK_BODIES = ("pelvis", "torso_link")
-"""Whose contact with the terrain is a fall."""
-
 
 def g1_cfg(robot: RobotSpec) -> ArticulationCfg:
     """The articulation of `robot`, which is the G1."""

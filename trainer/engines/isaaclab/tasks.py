@@ -12,7 +12,7 @@ _PACKAGE = "trainer.engines.isaaclab"
 for _task_id, _name in (("P3-Parkour-G1-v0", "parkour"), ("P3-Flat-G1-v0", "flat")):
     gymnasium.register(
         id=_task_id,
-        entry_point=f"{_PACKAGE}.env:ManagedTaskEnv",
+        entry_point=f"{_PACKAGE}.managed_env:ManagedTaskEnv",
         disable_env_checker=True,
         kwargs={
             "env_cfg_entry_point": f"{_PACKAGE}.env_cfg:{_name.capitalize()}EnvCfg",

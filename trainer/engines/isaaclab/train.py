@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Trains as the command line says.
 
     Returns:
-        As for `trainer.commands.train.main`; 2 where Isaac Sim is not installed.
+        The exit code of `trainer.commands.train_run.run`; 2 where Isaac Sim is not installed.
     """
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--task", default="P3-Parkour-G1-v0", help="P3-Parkour-G1-v0 (default) or P3-Flat-G1-v0")
@@ -74,11 +74,11 @@ def train(task_id: str, device: str, env_cfg: TaskEnvCfg, settings: dict[str, An
     """
     import gymnasium  # noqa: PLC0415
 
-    from trainer.commands.train import run  # noqa: PLC0415
-    from trainer.config import config_of  # noqa: PLC0415
-    from trainer.engines.isaaclab.env import ManagedTaskEnv  # noqa: PLC0415
+    from trainer.commands.train_run import run  # noqa: PLC0415
+    from trainer.engines.isaaclab.env import IsaacLabEnv  # noqa: PLC0415
     from trainer.engines.isaaclab.env_cfg import take_settings  # noqa: PLC0415
-    from trainer.engines.isaaclab.task_env import IsaacLabEnv  # noqa: PLC0415
+    from trainer.engines.isaaclab.managed_env import ManagedTaskEnv  # noqa: PLC0415
+    from trainer.runs.config_file import config_of  # noqa: PLC0415
 
     settings = {**settings, "device": device, "num_envs": settings["num_envs"] or env_cfg.scene.num_envs}
 

@@ -2,98 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mjlab.rl import RslRlBaseRunnerCfg
 
-from trainer.config import TrainConfig, resolve, rsl_rl_config
+from trainer.algorithms.rsl_rl_config import rsl_rl_config
+from trainer.config import ModelConfig, PpoUpdate, TrainConfig
+from trainer.presets import resolve
 
 
-@dataclass
-class P3ActorCfg:
-    """The actor of `trainer.models`."""
+@dataclass(frozen=True, kw_only=True)
+class P3ActorCfg(ModelConfig):
+    """The actor of `trainer.models`, with the settings that `p3 train` calls --model."""
 
-    class_name: str = "trainer.models:P3Actor"
-    """Has to be the method's."""
-    hidden_dims: tuple[int, ...] = (512, 256, 128)
-    init_std: float = 1.0
-    """Exploration noise at the beginning."""
-    proprio_latent: int = 10
-    """Latent size of the proprioceptive history."""
-    extero_latent: int = 100
-    """Latent size of the height scan."""
-    beta: float = 0.1
-    """Weight of the latent's KL."""
-    kl_reduction: str = "mean"
-    """Reduction of that KL over the latent's dimensions: mean or sum."""
-    latent_noise_coef: float = 0.0
-    """Weight of the Σλ term; 0 for none."""
-    latent_noise_target: float | None = None
-    """Σv/σ² that the weight of the Σλ term is adapted to hold; None for a constant weight."""
-    latent_init_scale: float = 1.0
-    """Factor on the policy network's first weights of the latent's columns."""
+    class_name: str
+    """Where the actor is; it has to be the method's."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class CriticCfg:
     """rsl_rl's multi-layer perceptron."""
 
-    class_name: str = "rsl_rl.models:MLPModel"
-    hidden_dims: tuple[int, ...] = (512, 256, 128)
-    activation: str = "elu"
-    obs_normalization: bool = True
+    class_name: str
+    """Where the critic is."""
+    hidden_dims: tuple[int, ...]
+    """Widths of the hidden layers."""
+    activation: str
+    """Activation between them."""
+    obs_normalization: bool
+    """Whether observations are normalised by their running mean and variance."""
 
 
-@dataclass
-class P3PpoCfg:
-    """PPO on the marginal likelihood."""
+@dataclass(frozen=True, kw_only=True)
+class P3PpoCfg(PpoUpdate):
+    """PPO on the marginal likelihood, with the settings that `p3 train` calls --ppo."""
 
-    class_name: str = "trainer.algorithms:P3PPO"
-    method: str = "p3"
+    class_name: str
+    """Where the algorithm is."""
+    method: str
     """p3, mm, mc15, mm+shared, ...: those whose actor is a P3Actor."""
-    switch_at: tuple[int, ...] | None = None
+    switch_at: tuple[int, ...] | None
     """Iterations at which the phases change, one a change; None for the plateau."""
-    plateau_window: int = 400
-    gamma: float = 0.99
-    lam: float = 0.95
-    num_learning_epochs: int = 5
-    num_mini_batches: int = 4
-    entropy_coef: float = 0.01
-    clip_param: float = 0.2
-    dual_clip: float | None = None
-    """Bound on the loss of a sample with a negative advantage, in units of that advantage; None for none."""
-    entropy: str = "exploration"
-    """Whose entropy the bonus rewards: exploration or marginal."""
-    value_loss_coef: float = 1.0
-    use_clipped_value_loss: bool = True
-    """Whether a value's move away from the rollout's is clipped to clip_param."""
-    learning_rate: float = 1e-3
-    desired_kl: float = 0.02
-    max_grad_norm: float = 1.0
-    mirror_share: float = 0.0
-    """Share of a rollout's steps that are trained on a second time with left and right exchanged."""
+    plateau_window: int
+    """Iterations that the plateau criterion looks back over."""
     rnd_cfg: dict[str, float] | None = None
-    """Not supported: None."""
+    """rsl_rl's random network distillation, which is not supported: None."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class P3AgentCfg(RslRlBaseRunnerCfg):
     """What mjlab's `train` hands to the runner."""
 
-    class_name: str = "OnPolicyRunner"
-    task: str = "g1-parkour"
+    task: str
     """Our name of the task, for the checkpoints."""
-    actor: P3ActorCfg = field(default_factory=P3ActorCfg)
-    critic: CriticCfg = field(default_factory=CriticCfg)
-    algorithm: P3PpoCfg = field(default_factory=P3PpoCfg)
+    actor: P3ActorCfg
+    critic: CriticCfg
+    algorithm: P3PpoCfg
+    class_name: str = "OnPolicyRunner"
 
 
 def agent_cfg(task: str) -> P3AgentCfg:
     """The paper preset of `p3 train` for a task."""
     config = resolve(TrainConfig(task=task, engine="mjlab", preset="paper"))
     settings = rsl_rl_config(config)
-    settings["critic"]["hidden_dims"] = tuple(settings["critic"]["hidden_dims"])
-    assert config.iterations is not None
+    algorithm, critic = settings["algorithm"], settings["critic"]
+    switch_at = algorithm["switch_at"]
     return P3AgentCfg(
         seed=config.seed,
         task=task,
@@ -104,6 +77,6 @@ def agent_cfg(task: str) -> P3AgentCfg:
         logger="tensorboard",
         obs_groups={name: tuple(groups) for name, groups in settings["obs_groups"].items()},
         actor=P3ActorCfg(**settings["actor"]),
-        critic=CriticCfg(**settings["critic"]),
-        algorithm=P3PpoCfg(**settings["algorithm"]),
+        critic=CriticCfg(**{**critic, "hidden_dims": tuple(critic["hidden_dims"])}),
+        algorithm=P3PpoCfg(**{**algorithm, "switch_at": None if switch_at is None else tuple(switch_at)}),
     )

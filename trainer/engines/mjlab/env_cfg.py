@@ -15,11 +15,9 @@ from mjlab.viewer import ViewerConfig
 from trainer.engines.mjlab import terms
 from trainer.engines.mjlab.robot import ENTITY, robot_cfg
 from trainer.engines.mjlab.terrain import terrain_cfg
-from trainer.engines.mujoco.model import PHYSICS_DT
 from trainer.tasks.actuation import randomizes_motors
-from trainer.tasks.locomotion import TaskConfig
-
-GROUPS = ("proprio", "history", "extero", "velocity", "critic")
+from trainer.tasks.locomotion import OBSERVATION_GROUPS, TaskConfig
+from trainer.tasks.physics import PHYSICS_DT
 
 
 def env_cfg(
@@ -58,7 +56,7 @@ def env_cfg(
             group: ObservationGroupCfg(
                 terms={group: ObservationTermCfg(func=terms.observation, params={"group": group})}
             )
-            for group in GROUPS
+            for group in OBSERVATION_GROUPS
         },
         rewards={
             **{

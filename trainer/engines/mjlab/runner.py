@@ -10,9 +10,11 @@ import torch
 from mjlab.rl import MjlabOnPolicyRunner
 
 from trainer.algorithms import parse_method
-from trainer.config import ModelConfig, PpoConfig, TrainConfig, resolve, save_config
+from trainer.config import ModelConfig, PpoConfig, ResolvedConfig, TrainConfig
 from trainer.engines.mjlab.terms import walk
+from trainer.presets import resolve
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
+from trainer.runs.config_file import save_config
 from trainer.tasks.settings import plain
 from trainer.tasks.symmetry import TaskSymmetry
 
@@ -31,7 +33,8 @@ class P3Runner(MjlabOnPolicyRunner):
         self._running = walk(env.unwrapped).running
         if train_cfg["algorithm"].get("mirror_share"):
             env.symmetry = TaskSymmetry(self._running.task)
-        super().__init__(env, train_cfg, log_dir, device)
+        given = {name: value for name, value in train_cfg["actor"].items() if value is not None}
+        super().__init__(env, {**train_cfg, "actor": given}, log_dir, device)
 
     def save(self, path: str, infos: dict[str, Any] | None = None) -> None:
         """Writes a checkpoint, and the settings that it belongs to."""
@@ -90,7 +93,7 @@ class P3Runner(MjlabOnPolicyRunner):
                 self.env.reset()
         return {}
 
-    def _config(self, run_dir: Path) -> TrainConfig:
+    def _config(self, run_dir: Path) -> ResolvedConfig:
         """The settings as `p3 train` would have them."""
         agent, algorithm = self.cfg, self.cfg["algorithm"]
         ppo, model = (

@@ -16,8 +16,10 @@ from mjlab.managers.event_manager import requires_model_fields
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.engines.managed import ManagedTask
-from trainer.engines.mjlab.robot import DYNAMICS_FIELDS, ENTITY, MOTOR_FIELDS, RobotBatch
+from trainer.engines.managed import terms
+from trainer.engines.managed.task import ManagedTask
+from trainer.engines.mjlab.reading import DYNAMICS_FIELDS, MOTOR_FIELDS, RobotBatch
+from trainer.engines.mjlab.robot import ENTITY
 from trainer.engines.mjlab.terrain import tile_middles, tile_seed
 from trainer.tasks.locomotion import LocomotionTask, TaskConfig
 from trainer.tasks.outcome import Outcome
@@ -168,14 +170,12 @@ def observation(env: ManagerBasedRlEnv, group: str) -> Tensor:
 
 def reward_rate(env: ManagerBasedRlEnv, term: str) -> Tensor:
     """[E]: a reward term of the task per second, before its weight."""
-    managed = walk(env).managed
-    return walk(env).outcome().rates[managed.reward_rows[term]]
+    return terms.reward_rate(walk(env).managed, walk(env).outcome(), term)
 
 
 def fall(env: ManagerBasedRlEnv) -> Tensor:
     """[E]: 1 / dt in the step of a fall, because the reward manager multiplies by dt."""
-    outcome = walk(env).outcome()
-    return (outcome.terminated & ~outcome.broken).float() / env.step_dt
+    return terms.fall(walk(env).outcome(), env.step_dt)
 
 
 def fell(env: ManagerBasedRlEnv) -> Tensor:
@@ -184,28 +184,23 @@ def fell(env: ManagerBasedRlEnv) -> Tensor:
 
 
 def out_of_time(env: ManagerBasedRlEnv) -> Tensor:
-    """[E] bool."""
-    outcome = walk(env).outcome()
-    return outcome.out_of_time & ~outcome.terminated
+    """[E] bool: whether the episode's time is over and the robot stands."""
+    return terms.out_of_time(walk(env).outcome())
 
 
 def traversed(env: ManagerBasedRlEnv) -> Tensor:
     """[E] bool: arrived at the end of the course."""
-    outcome = walk(env).outcome()
-    return outcome.traversed & ~outcome.terminated
+    return terms.traversed(walk(env).outcome())
 
 
 def left_tile(env: ManagerBasedRlEnv) -> Tensor:
-    """[E] bool."""
-    outcome = walk(env).outcome()
-    return outcome.left_tile & ~outcome.terminated
+    """[E] bool: whether the robot walked over the edge of its tile."""
+    return terms.left_tile(walk(env).outcome())
 
 
 def terrain_levels(env: ManagerBasedRlEnv, env_ids: Tensor) -> Tensor | None:
     """Moves the environments whose episode ended along their levels; the mean difficulty, for the log."""
-    walk(env).managed.update_levels(env_ids)
-    curriculum = walk(env).running.curriculum
-    return None if curriculum is None else curriculum.difficulty().mean()
+    return terms.update_levels(walk(env).managed, env_ids)
 
 
 def begin_episodes(env: ManagerBasedRlEnv, env_ids: Tensor) -> None:

@@ -17,9 +17,10 @@ from mujoco import rollout
 from torch import Tensor
 
 from trainer.engines.ground import Ground
-from trainer.engines.mujoco.model import PHYSICS_DT, build_model, sizes_of, sole_sites
-from trainer.engines.mujoco.reading import StateReader
+from trainer.engines.mjcf.model import build_model, sizes_of, sole_sites
+from trainer.engines.mjcf.reading import StateReader
 from trainer.processes import cores
+from trainer.tasks.physics import PHYSICS_DT
 from trainer.tasks.robots import RobotSpec
 from trainer.tasks.state import RobotState
 from trainer.tasks.terrains import Terrain

@@ -7,7 +7,7 @@ import functools
 import io
 from typing import TYPE_CHECKING, Any
 
-from trainer.engines.mujoco.model import robot_spec
+from trainer.engines.mjcf.model import robot_spec
 from trainer.engines.physx import packages
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.robots import G1
@@ -15,7 +15,7 @@ from trainer.tasks.robots import G1
 if TYPE_CHECKING:
     import numpy as np
 
-    from trainer.engines.isaaclab.task_env import IsaacLabEnv
+    from trainer.engines.isaaclab.env import IsaacLabEnv
     from trainer.engines.physx.stage import Mesh
     from trainer.engines.physx.view import PhysxView
 
@@ -41,9 +41,9 @@ def make_physx_env(
         ValueError: As for `packages.check`.
     """
     install()
-    from trainer.engines.isaaclab.env import ManagedTaskEnv  # noqa: PLC0415  Isaac Lab is importable from here on
+    from trainer.engines.isaaclab.env import IsaacLabEnv  # noqa: PLC0415
     from trainer.engines.isaaclab.env_cfg import env_cfg  # noqa: PLC0415
-    from trainer.engines.isaaclab.task_env import IsaacLabEnv  # noqa: PLC0415
+    from trainer.engines.isaaclab.managed_env import ManagedTaskEnv  # noqa: PLC0415  Isaac Lab is importable from here on
 
     cfg = env_cfg(task.config, num_envs, seed=seed, difficulty=difficulty, auto_reset=auto_reset)
     cfg.scene.robot.actuators.pop("hands")  # of NVIDIA's asset; the MJCF's G1 has none

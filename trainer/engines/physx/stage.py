@@ -1,7 +1,7 @@
 """The scene as USD: robots made from the native engine's MuJoCo model, on a plane or on a mesh.
 
 One model for all engines: bodies, inertias, joints, limits and collision shapes are those that native MuJoCo simulates
-(`trainer/engines/mujoco/model.py`). Motors are left to Isaac Lab, which writes its own gains into PhysX's drives.
+(`trainer/engines/mjcf/model.py`). Motors are left to Isaac Lab, which writes its own gains into PhysX's drives.
 Settings of PhysX are those of Isaac Lab's configuration: of the scene from `SimulationCfg`, of the robot from its
 `UsdFileCfg`.
 """

@@ -12,9 +12,9 @@ from isaaclab.managers import ManagerTermBase, ManagerTermBaseCfg
 from isaaclab.sensors import patterns
 from isaaclab_tasks.utils.parse_cfg import load_cfg_from_registry
 
-from trainer.engines.isaaclab.env_cfg import GROUPS
-from trainer.engines.isaaclab.state import scan_order
+from trainer.engines.isaaclab.reading import scan_order
 from trainer.tasks import TASKS
+from trainer.tasks.locomotion import OBSERVATION_GROUPS as GROUPS
 from trainer.tasks.scan import scan_points
 
 TASK_IDS = {"P3-Parkour-G1-v0": "g1-parkour", "P3-Flat-G1-v0": "g1-flat"}

@@ -15,13 +15,14 @@ from isaaclab_tasks.utils.hydra import hydra_task_config
 from isaaclab_tasks.utils.parse_cfg import load_cfg_from_registry
 from rsl_rl.runners import OnPolicyRunner
 
-from trainer.config import config_of, task_of
-from trainer.engines.env import LocomotionEnv
 from trainer.engines.isaaclab import train as launcher
 from trainer.engines.isaaclab.agent_cfg import flat_settings
-from trainer.engines.isaaclab.task_env import IsaacLabEnv
-from trainer.evaluation.policy import acting_in, load_candidate
+from trainer.engines.isaaclab.env import IsaacLabEnv
+from trainer.engines.mujoco.env import MujocoEnv
+from trainer.presets import task_of
 from trainer.runs.checkpoint import load_checkpoint
+from trainer.runs.config_file import config_of
+from trainer.runs.policy import acting_in, load_candidate
 from trainer.tasks import make_task
 
 SMALL = (
@@ -98,7 +99,7 @@ def test_launcher_trains_resumes_and_its_policy_is_portable(monkeypatch: pytest.
     assert launcher.main([*arguments, f"agent.run_dir={run}", "agent.resume=true", "agent.iterations=3"]) == 0
     assert load_checkpoint(run / "model_3.pt")["iter"] == 3
     assert len(closed) == 2
-    native = LocomotionEnv(make_task("g1-flat"), 2, num_threads=1)
+    native = MujocoEnv(make_task("g1-flat"), 2, num_threads=1)
     action = acting_in(load_candidate(run), native.task, "mean")(native.get_observations())
     assert action.shape == (2, 29)
     native.step(action)

@@ -13,7 +13,7 @@ from isaaclab.sim import SimulationCfg
 from pxr import Gf, Usd, UsdGeom, UsdPhysics
 
 from trainer.engines.isaaclab.env_cfg import FlatEnvCfg
-from trainer.engines.mujoco.model import robot_spec
+from trainer.engines.mjcf.model import robot_spec
 from trainer.engines.physx.stage import Mesh, write_stage
 from trainer.tasks.robots import G1
 

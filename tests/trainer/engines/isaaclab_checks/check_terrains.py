@@ -8,7 +8,7 @@ import torch
 from isaaclab.terrains import TerrainGenerator
 from isaaclab.utils.warp import convert_to_warp_mesh, raycast_mesh
 
-from trainer.engines.isaaclab.terrains import CELL, TRENCH, TileCfg, generator_cfg, tile_meshes, tile_of_cell
+from trainer.engines.isaaclab.terrain import CELL, TRENCH, TileCfg, generator_cfg, tile_meshes, tile_of_cell
 from trainer.tasks.g1 import G1_PARKOUR
 from trainer.tasks.terrains import HALF_EXTENT, PIT_FLOOR, Terrain, height_map
 from trainer.tasks.tiles import TileGrid

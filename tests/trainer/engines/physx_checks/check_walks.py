@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trainer.engines.registry import make_env
 from trainer.evaluation.episodes import PLANE, trial_task
-from trainer.evaluation.policy import acting_in, load_candidate
+from trainer.runs.policy import acting_in, load_candidate
 from trainer.tasks.rotation import yaw_of
 from trainer.tasks.state import Episode, RobotState
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.engines.mujoco.model import robot_spec
+from trainer.engines.mjcf.model import robot_spec
 from trainer.engines.registry import make_env
 from trainer.evaluation.episodes import PLANE, trial_task
 from trainer.tasks import make_task

@@ -1,18 +1,25 @@
-"""Trained policies from disk, acting on the observations of a task that may order them otherwise."""
+"""Trained policies from disk, acting on the observations of a task that may order them otherwise.
+
+From a checkpoint to its actor: neither a simulator nor an optimiser is built for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.algorithms import P3PPO
-from trainer.config import TrainConfig, rsl_rl_config
-from trainer.engines.env import LocomotionEnv
+from p3kernels.estimators import Estimator
+from trainer.algorithms.methods import parse_method
+from trainer.algorithms.rsl_rl_config import rsl_rl_config
+from trainer.algorithms.schedule import EstimatorSchedule
+from trainer.config import ResolvedConfig
 from trainer.models.actor import LatentActor
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask, TaskConfig
@@ -32,7 +39,7 @@ class Candidate:
     """False where the checkpoint is from before contracts were saved, and its task's stands for it."""
 
     @property
-    def config(self) -> TrainConfig:
+    def config(self) -> ResolvedConfig:
         """The settings of its run."""
         return self.checkpoint.config
 
@@ -65,18 +72,36 @@ def load_candidate(source: str | Path) -> Candidate:
         ValueError: The checkpoint is damaged, foreign, of another version or of another task than its run.
     """
     found = read_run_checkpoint(source)
-    config, path = found.config, found.path
+    path = found.path
     task = LocomotionTask(found.task)
-    env = LocomotionEnv(task, 1, num_threads=0)
-    algorithm = P3PPO.construct_algorithm(env.get_observations(), env, rsl_rl_config(config), "cpu")
-    algorithm.load(found.content["algorithm"], found.loaded, True)
-    algorithm.eval_mode()
+    actor = make_actor(found.config, task)
+    actor.load_state_dict(found.content["algorithm"]["actor_state_dict"])
+    actor.estimator = _estimator(found.config, found.content["algorithm"])
     saved = found.content.get("contract")
     try:
         contract = task.contract if saved is None else Contract.from_dict(saved)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Candidate(algorithm.actor, found, contract, saved is not None)
+    return Candidate(actor.eval(), found, contract, saved is not None)
+
+
+def make_actor(config: ResolvedConfig, task: LocomotionTask) -> LatentActor:
+    """The actor of a run's method, with first weights, for the observations of `task`."""
+    settings = rsl_rl_config(config)
+    options = settings["actor"]
+    kind = resolve_callable(options.pop("class_name"))
+    sizes = task.actor_groups
+    nothing = TensorDict({name: torch.zeros(1, size) for name, size in sizes.items()}, batch_size=[1])
+    return kind(nothing, {"actor": settings["obs_groups"]["actor"]}, "actor", task.num_actions, **options)
+
+
+def _estimator(config: ResolvedConfig, algorithm: Mapping[str, Any]) -> Estimator:
+    """The estimator that the checkpoint's next iteration would train with; of a file of weights alone, the first."""
+    schedule = EstimatorSchedule(parse_method(config.method), config.switch_at)
+    own = algorithm.get("p3_state")
+    if own is not None:
+        schedule.load_state_dict(own["estimators"])
+    return schedule.estimator
 
 
 def action_of(actor: LatentActor, latent: str) -> Act:

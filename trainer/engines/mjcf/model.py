@@ -14,10 +14,10 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
+from trainer.tasks.physics import PHYSICS_DT
 from trainer.tasks.robots import RobotSpec
 from trainer.tasks.terrains import Terrain
 
-PHYSICS_DT = 0.005
 _FOOT_CAPSULES_KEPT = re.compile(r"(left|right)_foot[26]_collision")
 _NET_FORCE = 3
 """The contact sensor's way of reducing contacts to one: their net force, in the world's frame."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.engines.ground import Ground
-from trainer.engines.mujoco.model import as_slice, sole_sites
+from trainer.engines.mjcf.model import as_slice, sole_sites
 from trainer.tasks.robots import RobotSpec
 from trainer.tasks.state import RobotState
 

@@ -13,7 +13,6 @@ from isaaclab.utils.math import quat_apply
 from torch import Tensor
 
 from trainer.engines.ground import Ground
-from trainer.engines.isaaclab.robot import TRUNK_BODIES
 from trainer.tasks.robots import RobotSpec
 from trainer.tasks.scan import scan_points
 from trainer.tasks.state import RobotState
@@ -77,7 +76,7 @@ class StateReader:
         self._feet = self.robot.find_bodies(list(robot.feet), preserve_order=True)[0]
         self._trunk = self.robot.find_bodies([robot.trunk])[0][0]
         self._foot_sensors = self._contacts.find_bodies(list(robot.feet), preserve_order=True)[0]
-        self._trunk_sensors = self._contacts.find_bodies(list(TRUNK_BODIES))[0]
+        self._trunk_sensors = self._contacts.find_bodies(list(robot.no_contact))[0]
         self._rays = scan_order(self._scanner.ray_starts[0, :, :2])
         self._sole = torch.tensor(robot.sole, device=device)
         self._sole_points = torch.tensor(robot.sole_points, device=device)

@@ -10,10 +10,11 @@ from isaaclab.managers import ActionTerm, ActionTermCfg, CommandTerm, CommandTer
 from isaaclab.utils import configclass
 from torch import Tensor
 
-from trainer.engines.isaaclab.state import rows
+from trainer.engines.isaaclab.reading import rows
+from trainer.engines.managed import terms
 
 if TYPE_CHECKING:
-    from trainer.engines.isaaclab.env import ManagedTaskEnv
+    from trainer.engines.isaaclab.managed_env import ManagedTaskEnv
 
 
 def observation(env: ManagedTaskEnv, group: str) -> Tensor:
@@ -23,12 +24,12 @@ def observation(env: ManagedTaskEnv, group: str) -> Tensor:
 
 def reward_rate(env: ManagedTaskEnv, term: str) -> Tensor:
     """[E]: a reward term of the task per second, before its weight."""
-    return env.outcome.rates[env.managed.reward_rows[term]]
+    return terms.reward_rate(env.managed, env.outcome, term)
 
 
 def fall(env: ManagedTaskEnv) -> Tensor:
     """[E]: 1 / dt in the step of a fall, because the reward manager multiplies by dt."""
-    return (env.outcome.terminated & ~env.outcome.broken).float() / env.step_dt
+    return terms.fall(env.outcome, env.step_dt)
 
 
 def fell(env: ManagedTaskEnv) -> Tensor:
@@ -37,26 +38,25 @@ def fell(env: ManagedTaskEnv) -> Tensor:
 
 
 def out_of_time(env: ManagedTaskEnv) -> Tensor:
-    """[E] bool."""
-    return env.outcome.out_of_time & ~env.outcome.terminated
+    """[E] bool: whether the episode's time is over and the robot stands."""
+    return terms.out_of_time(env.outcome)
 
 
 def traversed(env: ManagedTaskEnv) -> Tensor:
     """[E] bool: arrived at the end of the course."""
-    return env.outcome.traversed & ~env.outcome.terminated
+    return terms.traversed(env.outcome)
 
 
 def left_tile(env: ManagedTaskEnv) -> Tensor:
-    """[E] bool."""
-    return env.outcome.left_tile & ~env.outcome.terminated
+    """[E] bool: whether the robot walked over the edge of its tile."""
+    return terms.left_tile(env.outcome)
 
 
 def terrain_levels(env: ManagedTaskEnv, env_ids: Tensor) -> float:
     """Moves the environments whose episode ended along their levels; the mean difficulty, for the log."""
-    env.managed.update_levels(env_ids)
-    curriculum = env.managed.running.curriculum
-    assert curriculum is not None
-    return float(curriculum.difficulty().mean())
+    difficulty = terms.update_levels(env.managed, env_ids)
+    assert difficulty is not None  # the plane has no such term
+    return float(difficulty)
 
 
 def begin_episodes(env: ManagedTaskEnv, env_ids: Tensor) -> None:

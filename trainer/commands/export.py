@@ -1,0 +1,51 @@
+"""`p3 export`: a checkpoint as one ONNX file, compared with torch before it is written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from trainer.export.onnx_file import OPSET, TOLERANCE, contract_path, export
+from trainer.runs.policy import load_candidate
+
+
+@dataclass
+class ExportConfig:
+    """Write a checkpoint as one self-contained ONNX file, with its contract as JSON beside it."""
+
+    checkpoint: Annotated[Path, tyro.conf.Positional]
+    """A run directory (best.pt, else the newest checkpoint), a checkpoint or policy file, or a pretrained policy."""
+    output: Path | None = None
+    """File to write; policy.onnx in the run directory by default, for a pretrained policy NAME-policy.onnx here."""
+    std: bool = False
+    """Whether to add the output action_std: what the latent's uncertainty does to the action, by moment matching."""
+
+
+def main(arguments: Sequence[str], prog: str = "p3 export") -> int:
+    """Writes the file and tells how far it is from torch."""
+    config = tyro.cli(ExportConfig, args=list(arguments), prog=prog)
+    try:
+        candidate = load_candidate(config.checkpoint)
+        if candidate.choice:
+            print(candidate.choice, file=sys.stderr)
+        output = config.output or candidate.checkpoint.output("policy.onnx")
+        if output.suffix != ".onnx":
+            raise ValueError(f"--output: expected a name ending in .onnx, got {output}")
+        if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
+            raise ValueError(f"--output: no directory {output.parent} to write to")
+        if not candidate.has_contract:
+            print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")
+        largest = export(candidate, output, std=config.std)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    print(f"{candidate.path}: {candidate.config.task}, {candidate.config.method}")
+    print(f"max error against torch: {largest:.2e} (allowed {TOLERANCE:.0e})")
+    print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB, opset {OPSET}) and {contract_path(output)}")
+    return 0

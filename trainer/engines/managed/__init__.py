@@ -1,0 +1,1 @@
+"""What manager-based engines (mjlab, Isaac Lab) share: the task behind their managers."""

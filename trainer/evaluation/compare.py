@@ -1,0 +1,136 @@
+"""Policies judged side by side: the same tiles, starts, dynamics, noise, commands and pushes for each of them.
+
+All of that is drawn from the seed, and an environment that ends draws nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from trainer.config import EngineName
+from trainer.engines.registry import make_env
+from trainer.evaluation.episodes import PLANE, Episodes, default_terrains, run_episodes, trial_task
+from trainer.evaluation.table import Row
+from trainer.runs.policy import Act, Candidate, acting_in
+from trainer.tasks import LocomotionTask, TaskConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How policies are judged."""
+
+    latent: tuple[Literal["mean", "sample", "policy"], ...] = ("mean",)
+    """Act at the latent's mean (as deployed), at a sample of it, or with exploration noise too."""
+    terrains: tuple[str, ...] = ()
+    """Terrains: plane, stairs, gaps, single_row_stones, ...; by default the last three of these on tasks with terrains,
+    else the plane."""
+    difficulty: tuple[float, ...] = (0.0,)
+    """Difficulties of the terrains, in [0, 1], a part of the table each; the plane has none."""
+    strengths: tuple[float, ...] = (0.0, 1.0)
+    """Strengths of randomised friction, masses and sensor noise, a part of the table each: 0 none, 1 as in training."""
+    pushes: bool = True
+    """Push the robots as in training, every 5 to 10 s."""
+    episodes: int = 100
+    """Episodes on each terrain, at each difficulty and strength; they run in parallel."""
+    seconds: float = 20.0
+    """Seconds that an episode lasts."""
+    engine: tuple[EngineName, ...] = ("mujoco",)
+    """Simulators, whatever a policy was trained in: native MuJoCo; mjlab or physx (the G1's tasks); several, one after
+    the other from the same starts, a part of the table each."""
+    device: str = "cpu"
+    """Device on which mjlab simulates: cpu, cuda:0, ..."""
+    seed: int = 1000
+    """Seed of everything random; other than the training's."""
+    num_threads: int | None = None
+    """Simulator threads; all cores by default."""
+
+
+def number_of_parts(policies: int, task: TaskConfig, config: Protocol) -> int:
+    """How often `compare` calls `done` for one engine."""
+    terrains = config.terrains or default_terrains(task)
+    grades = 1 if set(terrains) == {PLANE} else len(config.difficulty)
+    return grades * len(config.strengths) * len(terrains) * policies * len(config.latent)
+
+
+def compare(
+    candidates: Sequence[Candidate],
+    task: TaskConfig,
+    config: Protocol,
+    engine: EngineName,
+    done: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """One row for each policy, way of acting, difficulty and strength; those under one condition are side by side.
+
+    Args:
+        candidates: The policies.
+        task: Whose rewards and commands count.
+        config: How they are judged.
+        engine: Where.
+        done: Called after each part, with what it was.
+
+    Raises:
+        ValueError: A policy's contract does not fit, or a setting cannot be.
+    """
+    terrains = config.terrains or default_terrains(task)
+    grades: Sequence[float | None] = (None,) if set(terrains) == {PLANE} else config.difficulty
+    parts = [(grade, strength, terrain) for grade in grades for strength in config.strengths for terrain in terrains]
+    trial_tasks = [trial_task(task, t, s, config.seconds, pushes=config.pushes) for _, s, t in parts]
+    for candidate in candidates:  # what cannot run is said before anything has run
+        acting_in(candidate, trial_tasks[0], "mean")
+    found: dict[tuple[int, str, float | None, float], dict[str, Episodes]] = {}
+    for (grade, strength, terrain), trial in zip(parts, trial_tasks, strict=True):
+        fixed = None if terrain == PLANE else grade
+        for index, latent, episodes in _part(candidates, trial, fixed, config, engine):
+            found.setdefault((index, latent, grade, strength), {})[terrain] = episodes
+            done(f"{engine}: {candidates[index].label}, z {latent}, {terrain}, × {strength:g}")
+    return [
+        Row(
+            candidate.label,
+            candidate.config.method,
+            latent,
+            grade,
+            strength,
+            found[index, latent, grade, strength],
+            engine,
+        )
+        for grade in grades
+        for strength in config.strengths
+        for index, candidate in enumerate(candidates)
+        for latent in config.latent
+    ]
+
+
+def _part(
+    candidates: Sequence[Candidate],
+    task: LocomotionTask,
+    difficulty: float | None,
+    config: Protocol,
+    engine: EngineName,
+) -> Iterator[tuple[int, str, Episodes]]:
+    """Every policy in the same environments from the same beginning."""
+    env = make_env(
+        engine,
+        task.config,
+        config.episodes,
+        seed=config.seed,
+        device=config.device,
+        num_threads=config.num_threads,
+        difficulty=difficulty,
+        auto_reset=False,
+    )
+    beginning = env.state_dict()
+    for index, candidate in enumerate(candidates):
+        for latent in config.latent:
+            env.load_state_dict(beginning)
+            torch.manual_seed(config.seed)
+            act = _on_cpu(acting_in(candidate, task, latent), env.device)
+            yield index, latent, run_episodes(act, env, config.seconds)
+
+
+def _on_cpu(act: Act, device: str) -> Act:
+    """`act`, whose networks are on the CPU, for an environment on `device`."""
+    return lambda observations: act(observations.cpu()).to(device)
