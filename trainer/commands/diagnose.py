@@ -22,7 +22,7 @@ from trainer.diagnosis.numbers import QUICK, Diagnosis, Sizes, diagnose
 from trainer.diagnosis.states import Say, Subject, before_switch, check_method, gather
 from trainer.diagnosis.tables import tables
 from trainer.report.page import write_report
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import tyro
 
 from trainer.processes import cores
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.study.arms import Arm, Judging, Plan, Planned, Size
 from trainer.study.campaign import PlannedCampaign
 from trainer.study.conduct import complete

@@ -18,7 +18,7 @@ from trainer.commands import planned_study
 from trainer.config import TrainConfig
 from trainer.presets import task_of
 from trainer.processes import cores
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.study import cost, scale
 from trainer.study.analysis import Analysis, analyse
 from trainer.study.arms import PLANS

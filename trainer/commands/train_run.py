@@ -22,7 +22,8 @@ from trainer.report.page import write_report
 from trainer.runs.checkpoint import best_path, latest_checkpoint
 from trainer.runs.config_file import load_config, save_config
 from trainer.runs.directory import locked
-from trainer.runs.metrics import WandbSettings, WandbUnavailable, read_metrics
+from trainer.runs.metrics import read_metrics
+from trainer.runs.sinks import WandbSettings, WandbUnavailable
 from trainer.tasks import TASKS
 from trainer.tasks.settings import differences
 from trainer.training.branch import check_branch, settings_of_trunk

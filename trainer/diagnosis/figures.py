@@ -11,7 +11,7 @@ from p3kernels.diagnostics import plots
 from trainer.diagnosis.files import CAPTIONS
 from trainer.diagnosis.numbers import Diagnosis
 from trainer.diagnosis.tables import PAPER_EFFICIENCY
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 
 
 def write_figures(found: Mapping[str, Diagnosis], folder: Path, names: Sequence[str] | None) -> list[Path]:

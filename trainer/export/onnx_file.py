@@ -26,7 +26,7 @@ from p3kernels.version import __version__
 from trainer.deploy.package import CHECKSUM_KEY, CONTRACT_KEY, NO_CHECKSUM, seal
 from trainer.export.moments import ActionStd
 from trainer.models.p3_actor import DeployedPolicy
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.runs.policy import Candidate
 from trainer.tasks.contract import Contract
 

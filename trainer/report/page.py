@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.report.diagnostics import diagnostics_section
-from trainer.runs.metrics import Record, estimator_name, read_metrics, replace_file
+from trainer.runs.files import replace_file
+from trainer.runs.metrics import Record, estimator_name, read_metrics
 from trainer.training.progress import format_duration
 
 FILE_NAME = "report.html"

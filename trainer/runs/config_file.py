@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import ModelConfig, PpoConfig, TrainConfig
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 
 
 def save_config(config: TrainConfig, path: Path) -> None:

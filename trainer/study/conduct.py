@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.study import evaluation
 from trainer.study.finished import find_finished, read_record, write_record
 from trainer.study.plan import Run, Settings

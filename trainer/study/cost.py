@@ -20,7 +20,7 @@ import tyro
 from p3kernels.bench import memory
 from trainer.algorithms.methods import parse_method
 from trainer.commands.bench import fill, make_algorithm, time_updates
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.study.pool import python_command
 from trainer.study.section import merge, paragraph, table
 from trainer.study.versions import machine, versions

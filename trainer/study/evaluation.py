@@ -20,7 +20,7 @@ from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import evaluate
 from trainer.runs.checkpoint import newest_readable
 from trainer.runs.directory import locked
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.runs.policy import action_of, load_candidate
 from trainer.study.plan import EvalSettings, Run
 from trainer.study.state import final_checkpoint

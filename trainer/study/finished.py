@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.runs.metrics import read_metrics, replace_file
+from trainer.runs.files import replace_file
+from trainer.runs.metrics import read_metrics
 from trainer.study.evaluation import FILE_NAME as EVALUATION
 from trainer.study.evaluation import Numbers, read_evaluation
 from trainer.study.plan import EvalSettings, Run, flat

@@ -24,7 +24,7 @@ from trainer.evaluation.episodes import Episodes, run_episodes
 from trainer.models.actor import LatentActor
 from trainer.runs.checkpoint import checkpoint_path
 from trainer.runs.directory import locked
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.runs.policy import action_of, load_candidate
 from trainer.study.arms import ArmRun, Judging, Size
 from trainer.study.versions import versions

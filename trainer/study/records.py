@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.runs.metrics import read_metrics, replace_file
+from trainer.runs.files import replace_file
+from trainer.runs.metrics import read_metrics
 from trainer.study.arms import TRUNK, ArmRun, Size
 from trainer.study.finished import learned, rounded, versions_in
 from trainer.study.judge import Judged, judged_with, judging_seconds, read_judged

@@ -13,7 +13,7 @@ from pathlib import Path
 import tyro
 
 from trainer.algorithms.methods import parse_method
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.study.cost import METHODS, PAPER
 from trainer.study.count import Count, count_update
 from trainer.study.section import merge, paragraph, table

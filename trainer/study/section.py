@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.runs.metrics import replace_file
+from trainer.runs.files import replace_file
 from trainer.study.analysis import MEASURES, PRIMARY, Analysis, summary
 from trainer.study.statistics import mean_std
 from trainer.study.versions import machine

@@ -26,8 +26,9 @@ from trainer.evaluation.while_training import TrainingEvaluation, best_so_far
 from trainer.models.ranks import ONE_RANK, Ranks
 from trainer.presets import task_of
 from trainer.runs.checkpoint import best_path, checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
-from trainer.runs.metrics import ESTIMATOR, MetricsLog, WandbSettings
+from trainer.runs.metrics import ESTIMATOR, MetricsLog
 from trainer.runs.random_state import random_state, set_random_state
+from trainer.runs.sinks import WandbSettings
 from trainer.tasks.settings import plain
 from trainer.training.alarms import Alarms
 from trainer.training.branch import branched, read_trunk

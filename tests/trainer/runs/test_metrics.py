@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.runs import metrics
-from trainer.runs.metrics import FILE_NAME, MetricsLog, WandbSettings, read_metrics, replace_file
+from trainer.runs import files
+from trainer.runs.files import replace_file
+from trainer.runs.metrics import FILE_NAME, MetricsLog, read_metrics
+from trainer.runs.sinks import WandbSettings
 
 ROOT = Path(__file__).parents[3]
 WALK = WandbSettings("p3", "walk", "walk-1", {"seed": 7})
@@ -245,14 +247,14 @@ def test_tensorboard_on_a_full_disk_has_a_gap(tmp_path, capsys):
 def test_tensorboard_without_room_for_its_file_is_done_without(tmp_path, monkeypatch, capsys):
     pytest.importorskip("tensorboard")
 
-    opens = metrics._WholeAppends.__init__
+    opens = files.WholeAppends.__init__
 
     def fails(self, path):
         if "tfevents" in path.name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         opens(self, path)
 
-    monkeypatch.setattr(metrics._WholeAppends, "__init__", fails)
+    monkeypatch.setattr(files.WholeAppends, "__init__", fails)
     log = MetricsLog(tmp_path)
     log.write(0, {"loss/kl": 0.5})
     log.close()

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer.runs.metrics import FILE_NAME, FINISH_SECONDS, MetricsLog, WandbSettings, read_metrics
+from trainer.runs.metrics import FILE_NAME, MetricsLog, read_metrics
+from trainer.runs.sinks import FINISH_SECONDS, WandbSettings
 
 ROOT = Path(__file__).parents[3]
 WALK = WandbSettings("p3", "walk", "walk-1", {"seed": 7})
@@ -186,7 +187,8 @@ def wandb_history(path: Path) -> dict[int, dict[str, float]]:
 OFFLINE = """
 import sys, time
 from pathlib import Path
-from trainer.runs.metrics import MetricsLog, WandbSettings
+from trainer.runs.metrics import MetricsLog
+from trainer.runs.sinks import WandbSettings
 
 settings = WandbSettings("p3", "walk", "walk-1", {"ppo": {"clip": 0.2}})
 for iterations, resume_at in ((range(1, 4), None), (range(3, 5), 3)):
