@@ -1,7 +1,7 @@
 """The settings of a training: typed, with their help. Their ranges are in `trainer/ranges.py`.
 
 Nothing here imports torch, so that `p3 train --help` answers at once. What is left out comes from a preset
-(`trainer/presets.py`).
+(`trainer/algorithms/presets.py`).
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class ResolvedModel(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedConfig(TrainConfig):
-    """Settings of a run that `trainer.presets.resolve` has filled in and checked."""
+    """Settings of a run that `trainer.algorithms.presets.resolve` has filled in and checked."""
 
     task_settings: dict[str, Any]
     num_envs: int

@@ -72,6 +72,7 @@ class P3PPO(Containment, PPO):
 
     Attributes:
         report: Told, in one line, of what was not finite; prints by default.
+        on_phase: Called within an update when its rollout is "prepared" and when its minibatches are "trained".
         skipped_steps: Optimiser steps left out so far.
         restored_weights: How often weights were found broken and the last good ones came back.
         replaced_rows: Rows of observations and rewards that were not finite.
@@ -128,6 +129,7 @@ class P3PPO(Containment, PPO):
         self.actor.estimator = self.estimators.estimator
         self.iteration = 0
         self.report: Callable[[str], None] = print if self.ranks.is_first else lambda _: None
+        self.on_phase: Callable[[str], None] = lambda _: None
         self.skipped_steps = self.restored_weights = self.replaced_rows = 0
         self._trained = [list(network.parameters()) for network in (self.actor, self.critic)]
         self._good = LastGoodWeights({"actor": self.actor, "critic": self.critic}, self.optimizer)
@@ -304,7 +306,9 @@ class P3PPO(Containment, PPO):
             rollout = self.mirroring.extended(rollout, self.iteration, storage.num_envs, self.critic, self._remembered)
         observations = rollout["observations"]
         rollout["observations"] = observations.select(*actor.obs_groups, *self.critic.obs_groups)
-        return {**rollout, **actor.targets(observations), "num_envs": storage.num_envs}
+        rollout |= {**actor.targets(observations), "num_envs": storage.num_envs}
+        self.on_phase("prepared")
+        return rollout
 
     def _streams(self) -> Tensor:
         """[T·E]: the number of a row among those of all ranks, by which an estimator may draw its noise."""
@@ -369,6 +373,7 @@ class P3PPO(Containment, PPO):
 
     def _finish(self) -> None:
         """After an update: statistics move, the estimator may change, the storage is empty again."""
+        self.on_phase("trained")
         observations = self.storage.observations.flatten(0, 1)
         self.actor.update_normalization(observations)
         self.critic.update_normalization(observations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from p3kernels import MonteCarlo, mixture_log_prob
 from p3kernels.bench import command as kernels
 from p3kernels.estimators import MonteCarloPolicy
 from trainer.tasks import TASKS
+from trainer.training.synthetic import fill, make_algorithm, time_updates
 
 OWN = ("--engine", "--update")
 RATIOS = (
@@ -159,19 +160,6 @@ def bench_update(num_envs: int, repeats: int) -> dict[str, float]:
     return best
 
 
-def time_updates(runs: Mapping[str, tuple[Any, Any]], repeats: int) -> dict[str, float]:
-    """Seconds of an update, the best of `repeats` after a warm-up, the contestants of `make_algorithm` in turn."""
-    best = dict.fromkeys(runs, float("inf"))
-    for repeat in range(repeats + 1):
-        for name, (algorithm, observations) in runs.items():
-            fill(algorithm, observations)
-            begin = time.perf_counter()
-            algorithm.update()
-            if repeat:
-                best[name] = min(best[name], time.perf_counter() - begin)
-    return best
-
-
 def profile_update(num_envs: int, rows: int = 15) -> str:
     """torch.profiler's table of one MM update."""
     algorithm, observations = make_algorithm("mm", num_envs)
@@ -180,35 +168,3 @@ def profile_update(num_envs: int, rows: int = 15) -> str:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             algorithm.update()
     return profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=50)
-
-
-def make_algorithm(method: str, num_envs: int, mirror_share: float = 0.0) -> tuple[Any, Any]:
-    """A method at the paper's network sizes, and random observations of the G1's sizes [num_envs]."""
-    from tensordict import TensorDict  # noqa: PLC0415  as above
-
-    from trainer.algorithms import P3PPO  # noqa: PLC0415
-    from trainer.algorithms.rsl_rl_config import rsl_rl_config  # noqa: PLC0415
-    from trainer.config import PpoConfig, TrainConfig  # noqa: PLC0415
-    from trainer.presets import resolve  # noqa: PLC0415
-    from trainer.tasks import make_task  # noqa: PLC0415
-    from trainer.tasks.symmetry import TaskSymmetry  # noqa: PLC0415
-
-    torch.manual_seed(0)
-    sizes = {"proprio": 96, "history": 480, "extero": 187, "velocity": 3, "critic": 298}
-    observations = TensorDict({k: torch.randn(num_envs, n) for k, n in sizes.items()}, batch_size=[num_envs])
-    ppo = PpoConfig(mirror_share=mirror_share)
-    config = resolve(TrainConfig(method=method, preset="paper", num_envs=num_envs, ppo=ppo))
-    env = argparse.Namespace(num_envs=num_envs, num_actions=29, symmetry=TaskSymmetry(make_task(config.task)))
-    algorithm = P3PPO.construct_algorithm(observations, env, rsl_rl_config(config), "cpu")
-    algorithm.train_mode()
-    return algorithm, observations
-
-
-def fill(algorithm: Any, observations: Any) -> None:
-    """A rollout on the same observations and with random rewards, ready for `update`."""
-    with torch.inference_mode():
-        for _ in range(algorithm.storage.num_transitions_per_env):
-            algorithm.act(observations)
-            count = algorithm.storage.num_envs
-            algorithm.process_env_step(observations, torch.randn(count), torch.zeros(count, dtype=torch.bool), {})
-        algorithm.compute_returns(observations)

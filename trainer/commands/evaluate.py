@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import tyro
 
+from trainer.algorithms.presets import check_engine
 from trainer.evaluation.compare import Protocol, compare, number_of_parts
 from trainer.evaluation.episodes import default_terrains
 from trainer.evaluation.table import markdown, numbers, plot
-from trainer.presets import check_engine
 from trainer.runs.policy import Candidate, load_candidate
 from trainer.tasks import TaskConfig, make_task
 from trainer.tasks.settings import assigned, differences

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import tyro
 
+from trainer.algorithms.presets import task_of
 from trainer.commands import planned_study
 from trainer.config import TrainConfig
-from trainer.presets import task_of
 from trainer.processes import cores
 from trainer.runs.files import replace_file
 from trainer.study import cost, scale

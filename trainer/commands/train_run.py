@@ -13,10 +13,11 @@ from pathlib import Path
 
 import tyro
 
+from trainer.algorithms.presets import FEWEST_ENVS, resolve, task_of
 from trainer.config import ResolvedConfig, TrainConfig
 from trainer.engines.registry import EnvMaker, make_env
+from trainer.evaluation.while_training import TrainingEvaluation
 from trainer.models.ranks import LostRank, Ranks
-from trainer.presets import FEWEST_ENVS, resolve, task_of
 from trainer.processes import cores
 from trainer.report.page import write_report
 from trainer.runs.checkpoint import best_path, latest_checkpoint
@@ -30,7 +31,8 @@ from trainer.training.branch import check_branch, settings_of_trunk
 from trainer.training.distributed import MEETING_POINT, is_launched, join, leave
 from trainer.training.interrupt import Interrupt, Interrupted
 from trainer.training.launch import launch
-from trainer.training.runner import Diverged, Runner
+from trainer.training.recovery import Diverged
+from trainer.training.runner import Runner
 from trainer.training.warm_start import read_weights, with_sizes_of
 
 
@@ -107,7 +109,8 @@ def run(config: TrainConfig, prog: str, make_env: EnvMaker = make_env) -> int:
             join(ranks)
             settings = ranks.from_first(lambda: _begin(config, stack, ranks))
             run_dir = settings.run_dir
-            runner = Runner(settings, _wandb(settings) if ranks.is_first else None, make_env, ranks)
+            judge = TrainingEvaluation(settings, ranks)
+            runner = Runner(settings, _wandb(settings) if ranks.is_first else None, make_env, ranks, judge)
             if settings.resume and ranks.from_first(lambda: latest_checkpoint(run_dir)) is not None:
                 print(f"continuing from {runner.restore()}")
             elif settings.branch_from is not None:

@@ -13,15 +13,16 @@ from torch import Tensor
 
 from p3kernels.diagnostics import LatentPolicy
 from trainer.algorithms import P3PPO, parse_method
+from trainer.algorithms.presets import task_of
 from trainer.algorithms.rsl_rl_config import rsl_rl_config
 from trainer.config import TrainConfig
 from trainer.engines.env import one_thread
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.models.actor import LatentActor
-from trainer.presets import task_of
 from trainer.runs.checkpoint import checkpoint_path
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask, make_task
+from trainer.training.rollout import collect
 
 OWN_ENVIRONMENTS = 1024
 """Up to so many environments of a run are taken as the checkpoint has them; of a larger run, fresh ones."""
@@ -208,13 +209,7 @@ def _one_epoch(algorithm: P3PPO, env: MujocoEnv) -> tuple[LatentActor, LatentAct
     Statistics of the observations are those of the rollout for both: they move after an update and are no part of it.
     """
     before = copy.deepcopy(algorithm.actor)
-    with torch.inference_mode(), one_thread():
-        observations = env.get_observations()
-        for _ in range(algorithm.storage.num_transitions_per_env):
-            action = algorithm.act(observations)
-            observations, reward, done, extras = env.step(action)
-            algorithm.process_env_step(observations, reward, done, extras)
-        algorithm.compute_returns(observations)
+    collect(algorithm, env)
     storage = algorithm.storage
     rollout = {
         "observations": storage.observations.flatten(0, 1).clone(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Protocol
 
-from trainer.presets import check_engine
+from trainer.algorithms.presets import check_engine
 from trainer.tasks import LocomotionTask, TaskConfig
 
 if TYPE_CHECKING:

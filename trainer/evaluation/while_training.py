@@ -17,12 +17,12 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from trainer.algorithms.presets import task_of
 from trainer.config import ResolvedConfig
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import Episodes, run_episodes
 from trainer.models.actor import LatentActor
 from trainer.models.ranks import Ranks
-from trainer.presets import task_of
 from trainer.runs.checkpoint import best_path, load_checkpoint
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.terrains import FLAT
@@ -59,8 +59,12 @@ class TrainingEvaluation:
             env = _environment(replace(task, episode_seconds=self._seconds), difficulty, config.eval_episodes, threads)
             self._envs[difficulty] = env, env.state_dict()
 
+    def resume(self, content: Mapping[str, Any], run_dir: Path) -> None:
+        """Takes over the best evaluation so far, which the first rank reads."""
+        self.best = self._ranks.from_first(lambda: best_so_far(content, run_dir))
+
     def is_due(self, iteration: int) -> bool:
-        """Every so many iterations, and after the last."""
+        """Whether the policy is evaluated: every so many iterations, and after the last."""
         return self._interval > 0 and (iteration % self._interval == 0 or iteration == self._last)
 
     def judge(self, actor: LatentActor, iteration: int, save_best: Callable[[], None]) -> tuple[dict[str, float], str]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import tyro
 
+from trainer.algorithms.presets import resolve
 from trainer.config import TrainConfig
-from trainer.presets import resolve
 from trainer.runs.checkpoint import checkpoint_path
 from trainer.study.plan import Run, check_unique
 from trainer.study.statistics import MOST_EXACT

@@ -19,11 +19,11 @@ import tyro
 
 from p3kernels.bench import memory
 from trainer.algorithms.methods import parse_method
-from trainer.commands.bench import fill, make_algorithm, time_updates
 from trainer.runs.files import replace_file
 from trainer.study.pool import python_command
 from trainer.study.section import merge, paragraph, table
 from trainer.study.versions import machine, versions
+from trainer.training.synthetic import fill, make_algorithm, time_updates
 
 SUMMARY = "time and peak memory of one PPO update by each method, as ratios to the VAE's"
 BASE = "vae"

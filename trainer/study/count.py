@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from trainer.commands.bench import fill, make_algorithm
+from trainer.training.synthetic import fill, make_algorithm
 from triton_kernels.roofline import least_seconds
 
 _KEPT_ON_A_CPU = "p3kernels::mlp_mixture_log_prob_cpu"
@@ -170,30 +170,18 @@ def count_update(method: str, num_envs: int, backend: str | None) -> Count:
     """
     algorithm, observations = make_algorithm(method, num_envs)
     networks = (algorithm.actor, algorithm.critic)
-    algorithm.actor.estimator = dataclasses.replace(algorithm.actor.estimator, backend=backend)
+    estimator: Any = algorithm.actor.estimator  # a dataclass, whatever it estimates by
+    algorithm.actor.estimator = dataclasses.replace(estimator, backend=backend)
     epochs, algorithm.num_learning_epochs = algorithm.num_learning_epochs, 1
     fill(algorithm, observations)
     algorithm.update()  # makes the optimiser's state
     fill(algorithm, observations)
     states = [tensor for net in networks for tensor in (*net.parameters(), *net.buffers())]
-    counter, phases = Counter(states), []
-
-    def noting(call: Callable[[], Any], *, after: bool) -> Callable[[], Any]:
-        def noted() -> Any:
-            if not after:
-                phases.append(counter.totals())
-            result = call()
-            if after:
-                phases.append(counter.totals())
-            return result
-
-        return noted
-
-    algorithm._rollout = noting(algorithm._rollout, after=True)
-    algorithm._finish = noting(algorithm._finish, after=False)
+    counter, phases = Counter(states), {}
+    algorithm.on_phase = lambda name: phases.update({name: counter.totals()})
     with counter.counting():
         algorithm.update()
-    prepared, trained, ended = *phases, counter.totals()
+    prepared, trained, ended = phases["prepared"], phases["trained"], counter.totals()
     totals = {name: ended[name] + (epochs - 1) * (trained[name] - prepared[name]) for name in counter.totals()}
     gradients = [p.grad for net in networks for p in net.parameters() if p.grad is not None]
     moments = _tensors(list(algorithm.optimizer.state.values()))

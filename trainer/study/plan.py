@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.algorithms.methods import parse_method
+from trainer.algorithms.presets import resolve, task_of
 from trainer.config import ResolvedConfig, TrainConfig
-from trainer.presets import resolve, task_of
 
 
 @dataclass(frozen=True)

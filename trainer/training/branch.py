@@ -13,8 +13,8 @@ from typing import Any
 from trainer.algorithms import P3PPO
 from trainer.algorithms.method import Method
 from trainer.algorithms.methods import parse_method
+from trainer.algorithms.presets import task_of
 from trainer.config import TrainConfig
-from trainer.presets import task_of
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks.settings import differences
 from trainer.training.warm_start import check_networks, weights_of

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,11 @@ from torch.utils._pytree import tree_map_only
 from p3kernels.estimators import Estimator
 from trainer.algorithms import P3PPO
 from trainer.algorithms.p3_ppo import LEARNING_RATES
+from trainer.algorithms.presets import task_of
 from trainer.algorithms.rsl_rl_config import rsl_rl_config
 from trainer.config import ResolvedConfig
-from trainer.engines.env import one_thread
 from trainer.engines.registry import EnvMaker, make_env
-from trainer.evaluation.while_training import TrainingEvaluation, best_so_far
 from trainer.models.ranks import ONE_RANK, Ranks
-from trainer.presets import task_of
 from trainer.runs.checkpoint import best_path, checkpoint_path, newest_readable, prune_checkpoints, save_checkpoint
 from trainer.runs.metrics import ESTIMATOR, MetricsLog
 from trainer.runs.random_state import random_state, set_random_state
@@ -32,24 +28,14 @@ from trainer.runs.sinks import WandbSettings
 from trainer.tasks.settings import plain
 from trainer.training.alarms import Alarms
 from trainer.training.branch import branched, read_trunk
-from trainer.training.diagnostics import latent_scalars, policy_scalars, resident_mib
+from trainer.training.diagnostics import latent_scalars, policy_scalars
 from trainer.training.interrupt import Interrupt, Interrupted
+from trainer.training.judging import Judge, NoJudge
+from trainer.training.monitor import Monitor, Timing
 from trainer.training.progress import Progress
+from trainer.training.recovery import Diverged, NotSaved, Recovery
+from trainer.training.rollout import Happened, collect
 from trainer.training.warm_start import read_weights, take_over
-
-_EPISODES = ("reward", "length", "fell", "traversed", "success")
-_WINDOW = 200
-"""Finished episodes that the reported means are over."""
-_MOST_ROLLBACKS = 3
-"""To one and the same checkpoint; then the trouble is not chance."""
-
-
-class Diverged(RuntimeError):
-    """The training breaks again and again, and there is nothing to go back to that helps."""
-
-
-class NotSaved(OSError):
-    """The training is done, but its last checkpoint could not be written."""
 
 
 class Runner:
@@ -61,9 +47,15 @@ class Runner:
         make_env: What makes the environments.
         ranks: This process among those that train together. Each has its share of the environments; the first one
             logs and saves.
+        evaluation: What judges the policy now and then, as `config.eval_interval` asks for; None for nothing.
+
+    Attributes:
+        monitor: What the run has done so far.
+        recovery: Iterations in trouble, and returns to checkpoints.
 
     Raises:
-        ValueError: The environments do not divide evenly over the ranks.
+        ValueError: The environments do not divide evenly over the ranks, or there is no evaluation that the settings
+            ask for.
     """
 
     def __init__(
@@ -72,7 +64,10 @@ class Runner:
         wandb: WandbSettings | None = None,
         make_env: EnvMaker = make_env,
         ranks: Ranks = ONE_RANK,
+        evaluation: Judge | None = None,
     ) -> None:
+        if evaluation is None and config.eval_interval:
+            raise ValueError("evaluation: expected one for the evaluations that --eval-interval asks for, got None")
         self.config, self.run_dir, self._wandb = config, config.run_dir, wandb
         self.ranks, seed, device = ranks, ranks.seed(config.seed), ranks.device(config.device)
         torch.manual_seed(seed)
@@ -90,16 +85,18 @@ class Runner:
         self.algorithm.train_mode()
         if ranks.size > 1:
             self.algorithm.broadcast_parameters()
-        self.evaluation = TrainingEvaluation(config, ranks)
-        self.total_steps, self.total_seconds, self.broken, self.rollbacks = 0, 0.0, 0, 0
-        self._finished = {name: deque[float](maxlen=_WINDOW) for name in _EPISODES}
+        self.evaluation: Judge = NoJudge() if evaluation is None else evaluation
+        self.monitor, self.recovery = Monitor(), Recovery(config.rollback_after)
         self._switched_at: int | None = None
-        self._trouble = 0
-        self._returns_to: dict[Path, int] = defaultdict(int)
         self._unsaved = False
         self._log: MetricsLog | None = None
         self._alarms = Alarms(LEARNING_RATES)
         self._note: Callable[[str], None] = _print_note if ranks.is_first else lambda _: None
+
+    @property
+    def rollbacks(self) -> int:
+        """How often the run went back to a checkpoint."""
+        return self.monitor.rollbacks
 
     @property
     def iteration(self) -> int:
@@ -133,7 +130,7 @@ class Runner:
                 before = self.algorithm.actor.estimator
                 scalars = self.step()
                 names = {ESTIMATOR: before.label}
-                if self._trouble >= self.config.rollback_after:
+                if self.recovery.is_due:
                     self._roll_back()
                     continue
                 scalars |= self._judge()
@@ -152,7 +149,7 @@ class Runner:
                 stop = signal is not None or any(late) or self.iteration == target
                 # An iteration in trouble is nothing to go back to: its checkpoint waits for a good one.
                 self._unsaved |= switched or stop or self.iteration % self.config.save_interval == 0
-                if self._unsaved and (self._trouble == 0 or stop):
+                if self._unsaved and (self.recovery.trouble == 0 or stop):
                     self._try_to_save(last=stop)
                 if stop:
                     break
@@ -182,65 +179,34 @@ class Runner:
 
     def step(self) -> dict[str, float]:
         """One iteration: rollout and update; returns what to log, of all ranks."""
-        algorithm, env = self.algorithm, self.env
+        algorithm, count = self.algorithm, self.config.ppo.num_steps_per_env
+        restored, happened = algorithm.restored_weights, Happened()
         started = time.perf_counter()
-        happened = _Happened()
-        count = self.config.ppo.num_steps_per_env
-        simulating, restored = 0.0, algorithm.restored_weights
-        with torch.inference_mode(), one_thread():
-            observations = env.get_observations()
-            for _ in range(count):
-                action = algorithm.act(observations)
-                before = time.perf_counter()
-                observations, reward, done, extras = env.step(action)
-                simulating += time.perf_counter() - before
-                algorithm.process_env_step(observations, reward, done, extras)
-                happened.add(extras, 1.0 / count)
-            algorithm.compute_returns(observations)
+        simulating = collect(algorithm, self.env, lambda extras: happened.add(extras, 1.0 / count))
         rolled_out = time.perf_counter()
         losses = algorithm.update()
-        finished = time.perf_counter()
+        timing = Timing(simulating, rolled_out - started - simulating, time.perf_counter() - rolled_out)
 
         went_wrong = losses["skipped_steps"] > 0 or algorithm.restored_weights > restored
-        self._trouble = self._trouble + 1 if went_wrong else 0
-        terms = self._count(self.ranks.gather(happened))
-        steps = count * env.num_envs * self.ranks.size
-        self.total_steps += steps
-        self.total_seconds += finished - started
+        self.recovery.note(went_wrong=went_wrong)
+        everyone = self.ranks.gather(happened)
+        self._tell_of_broken(everyone)
         scalars = {f"loss/{name}": value for name, value in losses.items()}
-        scalars |= terms
-        scalars |= {f"episode/{name}": sum(v) / len(v) for name, v in self._finished.items() if v}
+        scalars |= self.monitor.add(everyone)
+        scalars |= self.monitor.episodes()
         if self.ranks.is_first:
             scalars |= self._policy_scalars()
+        scalars |= self.monitor.totals(count * self.env.num_envs * self.ranks.size, timing)
         return scalars | {
-            "steps/total": float(self.total_steps),
-            "steps/broken": float(self.broken),
             "steps/replaced_rows": float(algorithm.replaced_rows),
             "steps/restored_weights": float(algorithm.restored_weights),
-            "steps/rollbacks": float(self.rollbacks),
-            "time/total_seconds": self.total_seconds,
-            "speed/steps_per_second": steps / (finished - started),
-            "speed/simulation_steps_per_second": steps / simulating,
-            "speed/policy_steps_per_second": steps / (rolled_out - started - simulating),
-            "speed/update_steps_per_second": steps / (finished - rolled_out),
-            "memory/resident_mib": resident_mib(),
         }
 
-    def _count(self, everyone: list[_Happened]) -> dict[str, float]:
-        """Adds what happened on the ranks; returns the means of the reward's terms over them."""
+    def _tell_of_broken(self, everyone: list[Happened]) -> None:
         broken = sum(happened.broken for happened in everyone)
         if broken:
             why = next(happened.why_broken for happened in everyone if happened.broken)
             self._note(f"iteration {self.iteration}: {broken} broken environments began anew: {why}")
-        self.broken += broken
-        for happened in everyone:
-            for name, values in happened.episodes.items():
-                self._finished.setdefault(name, deque(maxlen=_WINDOW)).extend(values)
-        means = {}
-        for name in dict.fromkeys(name for each in everyone for name in each.terms):
-            values = [each.terms[name] for each in everyone if name in each.terms]  # a rank may lack a terrain
-            means[name] = sum(values) / len(values)
-        return means
 
     def _policy_scalars(self) -> dict[str, float]:
         """On the current observations, which no update has seen yet."""
@@ -252,7 +218,7 @@ class Runner:
 
     def _judge(self) -> dict[str, float]:
         """Evaluates where that is due and the weights are sound; keeps the policy that is the best so far."""
-        if self._trouble or not self.evaluation.is_due(self.iteration):
+        if self.recovery.trouble or not self.evaluation.is_due(self.iteration):
             return {}
         numbers, told = self.evaluation.judge(self.algorithm.actor, self.iteration, self._save_best)
         self._note(told)
@@ -280,17 +246,15 @@ class Runner:
 
     def _roll_back(self) -> None:
         """To the last checkpoint, with other random numbers and smaller steps: the same would end the same way."""
-        happened = f"iteration {self.iteration}: trouble in {self._trouble} iterations in a row"
+        happened = self.recovery.describe(self.iteration)
         try:
             path, content, _ = self._newest()
         except FileNotFoundError:
             raise Diverged(f"{happened}, and no checkpoint to go back to") from None
-        if self._returns_to[path] >= _MOST_ROLLBACKS:
-            raise Diverged(f"{happened}, {_MOST_ROLLBACKS} times after going back to {path}") from None
-        self._returns_to[path] += 1
+        self.recovery.return_to(path, self.iteration)
         rollbacks = self.rollbacks + 1
         self._load(content)
-        self.rollbacks = rollbacks
+        self.monitor.rollbacks = rollbacks
         self._reseed(rollbacks)
         self.algorithm.set_learning_rate(0.5 * self.algorithm.learning_rate)
         if self._log is not None:
@@ -325,16 +289,10 @@ class Runner:
             **first,
             "other_ranks": others,
             "iter": self.iteration,
-            "totals": {
-                "steps": self.total_steps,
-                "seconds": self.total_seconds,
-                "broken": self.broken,
-                "rollbacks": self.rollbacks,
-            },
             "switched_at": self._switched_at,
-            "trouble": self._trouble,
+            "trouble": self.recovery.trouble,
             "best": self.evaluation.best,
-            "finished": {name: list(values) for name, values in self._finished.items()},
+            **self.monitor.state_dict(),
         }
         self.ranks.from_first(lambda: save_checkpoint(path, content))
         return path
@@ -379,7 +337,7 @@ class Runner:
         if content["method"] != self.config.method:
             raise ValueError(f"{path}: of method {content['method']!r}, this run is {self.config.method!r}")
         self._load(content)
-        self.evaluation.best = self.ranks.from_first(lambda: best_so_far(content, self.run_dir))
+        self.evaluation.resume(content, self.run_dir)
         return path
 
     def _newest(self) -> tuple[Path, dict[str, Any], list[str]]:
@@ -388,11 +346,8 @@ class Runner:
 
     def _load(self, content: dict[str, Any]) -> None:
         self.algorithm.load(content["algorithm"], None, True)
-        totals = content["totals"]
-        self.total_steps, self.total_seconds = totals["steps"], totals["seconds"]
-        self.broken, self.rollbacks = totals["broken"], totals["rollbacks"]
-        self._switched_at, self._trouble = content["switched_at"], content["trouble"]
-        self._finished = {name: deque(values, maxlen=_WINDOW) for name, values in content["finished"].items()}
+        self.monitor.load_state_dict(content)
+        self._switched_at, self.recovery.trouble = content["switched_at"], content["trouble"]
         by_rank = [content, *content.get("other_ranks", [])]
         if len(by_rank) == self.ranks.size:
             own = by_rank[self.ranks.rank]
@@ -417,27 +372,6 @@ class Runner:
             self.env.running.steps = int(saved[0]["steps"])
             curriculum.load_state_dict({name: torch.cat([part[name] for part in parts])[own] for name in parts[0]})
         self.env.begin_anew()
-
-
-@dataclass
-class _Happened:
-    """In one rank's rollout, beside the rollout itself."""
-
-    terms: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Means of the reward's terms, and of the curriculum's difficulty."""
-    episodes: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _EPISODES})
-    """By name; success by terrain among them, for terrains on which an episode ended."""
-    broken: int = 0
-    why_broken: str = ""
-
-    def add(self, extras: dict[str, Any], weight: float) -> None:
-        """A step of the environments, as the share `weight` of the rollout."""
-        self.broken += int(extras["broken"].sum())
-        self.why_broken = extras["why_broken"] or self.why_broken
-        for name, value in extras["log"].items():
-            self.terms[name] += weight * value
-        for name, values in extras.get("episodes", {}).items():
-            self.episodes.setdefault(name, []).extend(values.tolist())
 
 
 def _print_note(message: str) -> None:

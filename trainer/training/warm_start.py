@@ -19,8 +19,8 @@ from rsl_rl.modules import EmpiricalNormalization
 from torch import Tensor, nn
 
 from trainer.algorithms import P3PPO, parse_method
+from trainer.algorithms.presets import task_of
 from trainer.config import ModelConfig, TrainConfig
-from trainer.presets import task_of
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask
 from trainer.tasks.contract import Contract

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from trainer.algorithms.presets import resolve
 from trainer.config import ModelConfig, PpoConfig, TrainConfig
-from trainer.presets import resolve
 from trainer.runs.checkpoint import latest_checkpoint
 from trainer.runs.directory import locked
 from trainer.training.runner import Runner

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from trainer.algorithms.presets import resolve
 from trainer.config import ModelConfig, PpoConfig, TrainConfig
 from trainer.export.onnx_file import export
-from trainer.presets import resolve
 from trainer.runs.config_file import save_config
 from trainer.runs.policy import load_candidate
 from trainer.training.runner import Runner

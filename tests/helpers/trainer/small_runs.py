@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from trainer.algorithms.presets import resolve
 from trainer.config import ModelConfig, PpoConfig, TrainConfig
+from trainer.evaluation.while_training import TrainingEvaluation
 from trainer.models.ranks import ONE_RANK
-from trainer.presets import resolve
 from trainer.training.runner import Runner
 
 
@@ -21,7 +22,8 @@ def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, model=None, **opti
         **{"task": "walker-parkour", "num_envs": 6, "ppo": PpoConfig(num_steps_per_env=6), **options},
     )
     run_dir.mkdir(parents=True, exist_ok=True)
-    return Runner(resolve(config), ranks=ranks)
+    settings = resolve(config)
+    return Runner(settings, ranks=ranks, evaluation=TrainingEvaluation(settings, ranks))
 
 
 def flattened(value, prefix=""):

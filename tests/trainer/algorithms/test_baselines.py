@@ -16,9 +16,9 @@ from trainer.algorithms import P3PPO, parse_method
 from trainer.algorithms.baselines.ae import AutoEncoderActor
 from trainer.algorithms.baselines.simple_actor_critic import SimpleActor
 from trainer.algorithms.baselines.spr import SprActor
+from trainer.algorithms.presets import resolve
 from trainer.algorithms.rsl_rl_config import rsl_rl_config
 from trainer.config import ModelConfig, TrainConfig
-from trainer.presets import resolve
 
 METHODS = ("p3(3)", "mm", "vae", "mc3", "mc3-common", "shared", "z-mean", "ae", "spr", "simple-actor-critic")
 ENCODED = METHODS[:-1]

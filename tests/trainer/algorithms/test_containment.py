@@ -17,7 +17,7 @@ from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.runs.metrics import read_metrics
 from trainer.tasks import make_task
 from trainer.tasks.locomotion import LocomotionTask
-from trainer.training.runner import Diverged
+from trainer.training.recovery import Diverged
 
 WALKER = ("--task", "walker-parkour", "--num-envs", "6", "--num-threads", "1", "--no-tensorboard")
 SMALL = (*WALKER, "--ppo.num-steps-per-env", "6", "--model.hidden-dims", "16", "16")

@@ -12,10 +12,10 @@ from helpers.trainer.synthetic import TurningEnv, config, construct, rollout, tr
 
 from p3kernels.diagnostics import sampled_moments
 from trainer.algorithms import P3PPO
+from trainer.algorithms.presets import resolve
 from trainer.config import ModelConfig, TrainConfig
 from trainer.models.latent_noise import BAND, REACH, STEP, LatentNoise, latent_share
 from trainer.models.networks import Latent
-from trainer.presets import resolve
 
 SAMPLES = 10_000
 

@@ -29,8 +29,8 @@ from rsl_rl.runners import OnPolicyRunner
 
 from trainer.algorithms import P3PPO
 from trainer.algorithms.mirroring import Mirroring
+from trainer.algorithms.presets import resolve
 from trainer.config import PpoConfig, TrainConfig
-from trainer.presets import resolve
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS
 
@@ -402,7 +402,7 @@ class TestRuns:
     def test_a_robot_without_symmetry(self, monkeypatch):
         task = TASKS["walker-parkour"]
         asymmetric = replace(task, robot=replace(task.robot, mirror=None))
-        monkeypatch.setattr("trainer.presets.find_task", lambda _: asymmetric)
+        monkeypatch.setattr("trainer.algorithms.presets.find_task", lambda _: asymmetric)
         settings = TrainConfig(task="walker-parkour", ppo=PpoConfig(mirror_share=0.5))
         with pytest.raises(
             ValueError, match=r"--ppo.mirror-share: the robot 'walker' of walker-parkour declares no left"

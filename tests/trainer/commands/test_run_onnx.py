@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from trainer import cli
+from trainer.algorithms.presets import resolve
 from trainer.commands.run_onnx import RunConfig, Simulation, act, load
 from trainer.config import ModelConfig, PpoConfig, TrainConfig
 from trainer.deploy import Policy, gravity_of
@@ -18,7 +19,6 @@ from trainer.deploy.latency import Stopwatch
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import trial_task
 from trainer.export.onnx_file import export
-from trainer.presets import resolve
 from trainer.runs.config_file import save_config
 from trainer.runs.policy import acting_in, load_candidate
 from trainer.tasks import TASKS

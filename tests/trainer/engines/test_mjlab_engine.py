@@ -14,11 +14,11 @@ import mujoco
 import pytest
 import torch
 
+from trainer.algorithms.presets import check_engine
 from trainer.engines.mjlab.env import MjlabEnv
 from trainer.engines.mjlab.runner import P3Runner
 from trainer.engines.mjlab.tasks import TASK_IDS
 from trainer.engines.mujoco.env import MujocoEnv
-from trainer.presets import check_engine
 from trainer.runs.config_file import load_config
 from trainer.tasks import TASKS, make_task
 from trainer.tasks.locomotion import OBSERVATION_GROUPS as GROUPS

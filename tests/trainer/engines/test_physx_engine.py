@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.algorithms.presets import check_engine
 from trainer.engines.physx import packages
 from trainer.engines.registry import make_env
-from trainer.presets import check_engine
 from trainer.tasks.registry import TASKS
 
 ROOT = Path(__file__).parents[3]

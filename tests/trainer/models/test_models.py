@@ -25,12 +25,12 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from p3kernels import MomentMatching, MonteCarlo
 from p3kernels.estimators import MonteCarloPolicy
+from trainer.algorithms.presets import resolve
 from trainer.algorithms.rsl_rl_config import rsl_rl_config
 from trainer.config import TrainConfig
 from trainer.models import P3Actor
 from trainer.models.actor import gaussian_kl
 from trainer.models.networks import Decoder, Encoder, Latent, _GridLayer
-from trainer.presets import resolve
 
 GROUPS = {"actor": ["proprio", "history", "extero"]}
 

@@ -12,7 +12,7 @@ from helpers.trainer.small_runs import small
 from trainer import cli
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint, write_torch_file
 from trainer.runs.policy_file import pretrained, read_policy
-from trainer.training.runner import Diverged
+from trainer.training.recovery import Diverged
 
 
 @pytest.fixture(scope="module")

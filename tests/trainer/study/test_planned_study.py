@@ -11,10 +11,10 @@ import torch
 import tyro
 
 from trainer import cli
+from trainer.algorithms.presets import resolve
 from trainer.commands.planned_study import PlannedConfig, planned_of
 from trainer.config import TrainConfig
 from trainer.engines.mujoco.env import MujocoEnv
-from trainer.presets import resolve
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.study import judge
 from trainer.study.arms import PLANS, STUDY_SEEDS, Contrast, Planned

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from trainer import cli
-from trainer.commands.bench import fill, make_algorithm
 from trainer.study import scale
 from trainer.study.count import Count, Counter, count_update
+from trainer.training.synthetic import fill, make_algorithm
 
 FACTOR = 1.15
 """Between what the allocator gave and what was counted: it sees the scratch memory inside operations too."""

@@ -24,9 +24,9 @@ from helpers.trainer.small_runs import small
 
 import trainer
 from trainer import cli
+from trainer.algorithms.presets import resolve
 from trainer.config import TrainConfig
 from trainer.engines.env import one_thread
-from trainer.presets import resolve
 from trainer.runs.checkpoint import latest_checkpoint
 from trainer.runs.config_file import load_config, save_config
 from trainer.runs.directory import locked

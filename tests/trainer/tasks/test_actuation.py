@@ -8,9 +8,9 @@ import pytest
 import torch
 from helpers.trainer.small_runs import assert_same, small
 
+from trainer.algorithms.presets import check_engine
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import scaled_dynamics
-from trainer.presets import check_engine
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.tasks import TASKS, LocomotionTask
 from trainer.tasks.actuation import ActionDelay, sample_motors

@@ -10,8 +10,8 @@ import pytest
 from helpers.trainer.small_runs import small
 
 from trainer import cli
+from trainer.algorithms.presets import filled, resolve, task_of
 from trainer.config import TrainConfig
-from trainer.presets import filled, resolve, task_of
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.runs.config_file import load_config, save_config
 from trainer.runs.named_checkpoint import read_run_checkpoint

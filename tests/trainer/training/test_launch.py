@@ -14,8 +14,8 @@ from helpers.trainer.launched import P3_TRAIN, PATIENCE, TORCHRUN, Launched, env
 from helpers.trainer.small_runs import assert_same
 
 from trainer import cli, processes
+from trainer.algorithms.presets import resolve
 from trainer.config import TrainConfig
-from trainer.presets import resolve
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.runs.config_file import load_config
 from trainer.runs.metrics import read_metrics
@@ -156,7 +156,7 @@ def test_a_signal_before_the_training_is_no_traceback(tmp_path):
 
 
 def test_the_default_is_a_process_a_core(monkeypatch):
-    monkeypatch.setattr("trainer.presets.cores", lambda: 12)
+    monkeypatch.setattr("trainer.algorithms.presets.cores", lambda: 12)
     assert resolve(TrainConfig()).processes == 8  # of 256 environments
     assert resolve(TrainConfig(num_envs=264)).processes == 12
     assert resolve(TrainConfig(num_envs=40)).processes == 2  # 16 or more each
@@ -186,7 +186,7 @@ def test_other_processes_than_torchruns_are_refused(tmp_path, capsys, monkeypatc
 
 
 def test_idle_cores_are_told_of(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("trainer.presets.cores", lambda: 3)
+    monkeypatch.setattr("trainer.algorithms.presets.cores", lambda: 3)
     monkeypatch.setattr("trainer.commands.train_run.cores", lambda: 3)
     monkeypatch.setattr("trainer.commands.train_run.launch", lambda arguments, number, prog: _Ended(arguments, number))
     assert cli.main(["train", "--num-envs", "64", "--run-dir", str(tmp_path)]) == 0

@@ -13,11 +13,11 @@ import pytest
 from helpers.trainer.small_runs import small
 
 from trainer import cli
+from trainer.algorithms.presets import filled, resolve
 from trainer.algorithms.rsl_rl_config import rsl_rl_config
 from trainer.config import TrainConfig
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import terrain_difficulty
-from trainer.presets import filled, resolve
 from trainer.runs.checkpoint import latest_checkpoint
 from trainer.runs.config_file import load_config, save_config
 from trainer.runs.directory import locked

@@ -212,8 +212,8 @@ def test_the_latent_mode_is_the_session_s(viewer):
 
 
 def test_turning_by_hand_turns_the_heading_where_a_task_keeps_one(tmp_path):
+    from trainer.algorithms.presets import resolve
     from trainer.config import ModelConfig, PpoConfig, TrainConfig
-    from trainer.presets import resolve
     from trainer.training.runner import Runner
 
     tiny = {"num_envs": 2, "iterations": 1, "num_threads": 1, "tensorboard": False, "run_dir": tmp_path}

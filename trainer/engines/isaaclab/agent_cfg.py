@@ -11,9 +11,9 @@ from typing import Any
 from isaaclab.utils import configclass
 from isaaclab_rl.rsl_rl import RslRlBaseRunnerCfg
 
+from trainer.algorithms.presets import resolve
 from trainer.algorithms.rsl_rl_config import rsl_rl_config
 from trainer.config import TrainConfig
-from trainer.presets import resolve
 from trainer.tasks.g1 import G1_FLAT, G1_PARKOUR
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from mjlab.rl import RslRlBaseRunnerCfg
 
+from trainer.algorithms.presets import resolve
 from trainer.algorithms.rsl_rl_config import rsl_rl_config
 from trainer.config import ModelConfig, PpoUpdate, TrainConfig
-from trainer.presets import resolve
 
 
 @dataclass(frozen=True, kw_only=True)

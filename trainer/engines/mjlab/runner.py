@@ -10,9 +10,9 @@ import torch
 from mjlab.rl import MjlabOnPolicyRunner
 
 from trainer.algorithms import parse_method
+from trainer.algorithms.presets import resolve
 from trainer.config import ModelConfig, PpoConfig, ResolvedConfig, TrainConfig
 from trainer.engines.mjlab.terms import walk
-from trainer.presets import resolve
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
 from trainer.runs.config_file import save_config
 from trainer.tasks.settings import plain

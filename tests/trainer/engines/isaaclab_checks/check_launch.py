@@ -15,11 +15,11 @@ from isaaclab_tasks.utils.hydra import hydra_task_config
 from isaaclab_tasks.utils.parse_cfg import load_cfg_from_registry
 from rsl_rl.runners import OnPolicyRunner
 
+from trainer.algorithms.presets import task_of
 from trainer.engines.isaaclab import train as launcher
 from trainer.engines.isaaclab.agent_cfg import flat_settings
 from trainer.engines.isaaclab.env import IsaacLabEnv
 from trainer.engines.mujoco.env import MujocoEnv
-from trainer.presets import task_of
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.runs.config_file import config_of
 from trainer.runs.policy import acting_in, load_candidate
