@@ -100,7 +100,7 @@ class HarnessEnv(TaskEnv):
 def make_env(
     engine: str, task: TaskConfig, num_envs: int, *, seed: int, device: str, num_threads: int | None
 ) -> TaskEnv:
-    """What `trainer.commands.train.run` and `Runner` take in place of the engines that the trainer knows."""
+    """What `trainer.commands.train_run.run` and `Runner` take in place of the engines that the trainer knows."""
     return HarnessEnv(LocomotionTask(task), num_envs, seed=seed)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import p3kernels.estimators
 from p3kernels.estimators.protocol import parse_estimator
-from trainer.commands.train import run
+from trainer.commands.train_run import run
 from trainer.config import PpoConfig, TrainConfig
 from trainer.tasks import find_task
 
