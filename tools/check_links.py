@@ -14,6 +14,8 @@ LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 ROOMS = ("p3kernels", "csrc", "triton_kernels", "trainer", "tests", "docs", "tools", "examples")
 FILE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(ROOMS)})/[\w./*{{}},-]*[\w/}}])")
+PACKAGES = ("p3kernels", "triton_kernels", "trainer")
+MODULE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)})(?:[.:][A-Za-z_]\w*)+)(?![\w/])")
 FENCE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 RECORDS = "docs/data/"
 """Its folders are made by the commands that write into them."""
@@ -44,6 +46,9 @@ def problems(page: Path) -> list[str]:
         named = [name for span in CODE_SPAN.findall(prose) for name in FILE.findall(span)]
         named += [name for block in FENCE.finditer(text) for name in FILE.findall(block[0]) if name.endswith(".py")]
         found += [f"{name} does not exist" for name in named if not name.startswith(RECORDS) and not exists(name)]
+        code = [*CODE_SPAN.findall(prose), *(block[0] for block in FENCE.finditer(text))]
+        dotted = [name for part in code for name in MODULE.findall(part)]
+        found += [f"{name} is no module and no name of one" for name in dotted if not importable(name)]
     return found
 
 
@@ -53,6 +58,17 @@ def exists(name: str) -> bool:
     if braces:
         return all(exists(name[: braces.start()] + part + name[braces.end() :]) for part in braces[1].split(","))
     return any(ROOT.glob(name.rstrip("/")))
+
+
+def importable(name: str) -> bool:
+    """Whether `package.module.name` can be there, by the sources: the module's file mentions the name."""
+    place, parts = ROOT, re.split("[.:]", name)
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    source = place / "__init__.py"
+    if parts and (place / f"{parts[0]}.py").exists():
+        source = place / f"{parts.pop(0)}.py"
+    return not parts or (source.exists() and re.search(rf"\b{parts[0]}\b", source.read_text()) is not None)
 
 
 def headings(text: str) -> set[str]:
