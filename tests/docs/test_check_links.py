@@ -11,8 +11,10 @@ CHECK = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools/check_li
 GOOD = """# Page of links
 
 [here](#page-of-links), [there](other.md#a-heading-with-marks),
-[elsewhere](https://example.org/x#y), `p3kernels/nn.py`, `trainer/tasks/`,
-`trainer/tasks/{robots,state}.py`, `p3kernels/ops/*.py`, `p3kernels.estimators.protocol.Policy`, `trainer.algorithms:P3PPO`
+[elsewhere](https://example.org/x#y),
+`p3kernels/nn.py`, `trainer/tasks/`,
+`trainer/tasks/{robots,state}.py`, `p3kernels/ops/*.py`, `p3kernels.estimators.protocol.Policy`,
+`trainer.algorithms:P3PPO`
 
 ```bash
 python -m trainer train --run-dir runs/none.pt && python tools/check_links.py
