@@ -29,7 +29,7 @@ class Range:
     even: bool = False
     """Whether odd numbers are outside."""
     may_be_empty: bool = False
-    """Of a setting with several values: none at all is right too."""
+    """Whether a setting with several values may have none at all."""
 
     def __contains__(self, value: float) -> bool:
         if not math.isfinite(value) or (self.even and value % 2):
@@ -58,7 +58,7 @@ POSITIVE = Range(0, above=True)
 SHARE = Range(0, 1)
 SECONDS = Range(0, 1e6, above=True)
 SEED = Range(0, 2**31 - 1)
-"""Of torch, numpy and MuJoCo alike, with room for the numbers that ranks and rollbacks add."""
+"""Seeds that torch, numpy and MuJoCo all take, with room for the numbers that ranks and rollbacks add."""
 THREADS = Range(1, 4096)
 WIDTH = Range(1, 65536)
 PIXELS = Range(16, 8192, even=True)

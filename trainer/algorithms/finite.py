@@ -77,7 +77,7 @@ class LastGoodWeights:
 
     Args:
         networks: By the name to report them under.
-        optimizer: Of their parameters.
+        optimizer: Optimiser of their parameters.
     """
 
     def __init__(self, networks: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer) -> None:

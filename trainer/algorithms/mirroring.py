@@ -83,13 +83,13 @@ class Mirroring:
 
     Args:
         symmetry: The environment's.
-        share: Of the rollout's steps, in (0, 1]; over several updates where it is no whole number of steps.
+        share: Share of the rollout's steps, in (0, 1]; over several updates where it is no whole number of steps.
         frame_group: The observation group that `next_proprio` is of.
 
     Attributes:
         images: The mirrored observations of the last update; None where no step was mirrored.
-        scalars: Of the last update, for the log; none where no step was mirrored. `asymmetry` is the KL of the policy
-            from its mirror image, estimated on the actions of these as the mean of log π(a | o) - log π(a′ | o′);
+        scalars: Scalars of the last update, for the log; none where no step was mirrored. `asymmetry` is the KL of the
+            policy from its mirror image, estimated on their actions as the mean of log π(a | o) - log π(a′ | o′).
     """
 
     images: TensorDict | None = None

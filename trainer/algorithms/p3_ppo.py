@@ -50,7 +50,7 @@ from trainer.models.ranks import Ranks, synchronise_normalizers
 LEARNING_RATES = (1e-5, 1e-2)
 """Bounds of the adaptive learning rate."""
 ENTROPIES = ("exploration", "marginal")
-"""Of the bonus: of the exploration noise, or of the policy as its estimator has it."""
+"""Whose entropy the bonus may reward: the exploration noise's, or the policy's as its estimator has it."""
 
 
 class P3PPO(Containment, PPO):
@@ -60,7 +60,7 @@ class P3PPO(Containment, PPO):
         actor: The method's actor: a `P3Actor`, or another `LatentActor`.
         critic: An rsl_rl model of the value.
         storage: Rollout storage whose observations have `next_proprio` and `next_valid`.
-        method: As for `parse_method`.
+        method: A name that `parse_method` knows.
         switch_at: Iterations at which the method's phases change, one a change; None for the plateau.
         plateau_window: Iterations of the plateau criterion.
         dual_clip: c > 1: a row of negative advantage A loses c |A| at most, whatever its ratio; None for no bound.
@@ -68,10 +68,10 @@ class P3PPO(Containment, PPO):
             form (Monte Carlo has not, and gives that of the exploration).
         mirror_share: Share of the rollout's steps, in [0, 1], that are also trained on in the mirror.
         symmetry: The environment's, which mirroring needs.
-        **ppo: As for rsl_rl's PPO; RND is not supported, of symmetry the data augmentation alone.
+        **ppo: Arguments of rsl_rl's PPO; RND is not supported, of symmetry the data augmentation alone.
 
     Attributes:
-        report: Told, in one line, of what was not finite; prints by default.
+        report: Called with a line about what was not finite; prints by default.
         on_phase: Called within an update when its rollout is "prepared" and when its minibatches are "trained".
         skipped_steps: Optimiser steps left out so far.
         restored_weights: How often weights were found broken and the last good ones came back.

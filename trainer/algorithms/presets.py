@@ -37,7 +37,7 @@ class _Preset:
     iterations: dict[str, int]
     """By task."""
     mm_share: float
-    """Of the iterations, before LSFT."""
+    """Share of the iterations before the last change of phase, which for P³ begins LSFT."""
     entropy_coef: float
     init_std: dict[str, float]
     """By task."""

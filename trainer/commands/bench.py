@@ -26,7 +26,7 @@ RATIOS = (
     ("mc15-common", "mc(15)"),
     ("mc(15)", "mc(15), expanded eagerly"),
 )
-"""Of the updates' seconds: what an estimator or a term costs beside what it is a change of."""
+"""Pairs of updates whose seconds are divided: what an estimator or a term costs beside what it is a change of."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:

@@ -51,7 +51,7 @@ class DeployConfig:
     stand_seconds: float = 3.0
     """How long standing up takes."""
     damping: float = 3.0
-    """Of every joint in damping, N m s/rad."""
+    """Damping of every joint in the mode damping, N m s/rad."""
     limits: Limits = field(default_factory=Limits)
     """Beyond these the robot is damped."""
     mode_machine: tuple[int, ...] = MODE_MACHINE

@@ -45,7 +45,7 @@ class DiagnoseConfig:
     states: int = Sizes.states
     """States kept of a rollout."""
     seed: int = 1
-    """Of rollouts and samples: the same seed gives the same numbers."""
+    """Seed of rollouts and samples: the same seed gives the same numbers."""
     out: Path | None = None
     """Where everything goes; RUN_DIR/diagnose of the last checkpoint by default."""
     num_threads: int | None = None

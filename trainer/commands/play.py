@@ -40,17 +40,17 @@ class PlayConfig:
     terrain: str | None = None
     """Name of the terrain; the task's first by default."""
     seed: int = 1000
-    """Of the episodes."""
+    """Seed of the episodes."""
     port: int = 8080
-    """Of the page; the next free one if it is taken."""
+    """Port of the page; the next free one if it is taken."""
     host: str = "127.0.0.1"
     """Address the page is served at: this machine alone by default, 0.0.0.0 for the whole network."""
     plain: bool = False
     """A page without shadows and reflections: many times faster in a browser without a GPU."""
     width: int = 640
-    """Of the video, pixels."""
+    """Width of the video, pixels."""
     height: int = 480
-    """Of the video, pixels."""
+    """Height of the video, pixels."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 play") -> int:

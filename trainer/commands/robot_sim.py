@@ -32,7 +32,7 @@ class RobotSimConfig:
     terrain: str = PLANE
     """plane, or a terrain: stairs, gaps, single_row_stones, ..."""
     difficulty: float = 0.0
-    """Of the terrain, 0 to 1."""
+    """Difficulty of the terrain, 0 to 1."""
     seed: int = 0
     """Seed of the terrain's stones, of the sensors' noise and of lost messages."""
     noise: float = 1.0

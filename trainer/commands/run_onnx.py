@@ -27,7 +27,7 @@ from trainer.tasks.terrains import HALF_EXTENT, PIT_FLOOR, TERRAINS, Terrain, he
 
 PLANE = "plane"
 _MAP_RESOLUTION = 0.05
-"""Of the height map that the scan is looked up in, as in training."""
+"""Metres of a cell of the height map that the scan is looked up in, as in training."""
 _MAX_TILT = 0.6
 _MIN_HEIGHT = 0.7
 
@@ -38,8 +38,8 @@ class Simulation:
     Args:
         robot: Which one.
         terrain: The tile; None for an endless plane.
-        contract: Of the policy: gains, rate and scan.
-        friction: Of the feet; the middle of training's range by default.
+        contract: Contract of the policy: gains, rate and scan.
+        friction: Friction of the feet; the middle of training's range by default.
 
     Raises:
         ValueError: The contract's rate is not a whole number of physics steps.
@@ -156,9 +156,9 @@ class RunConfig:
     terrain: str = PLANE
     """plane, or a terrain: stairs, gaps, single_row_stones, ...; on a terrain the yaw command keeps the heading."""
     difficulty: float = 0.0
-    """Of the terrain, 0 to 1."""
+    """Difficulty of the terrain, 0 to 1."""
     seed: int = 0
-    """Of the terrain's random stones."""
+    """Seed of the terrain's random stones."""
     realtime: bool = True
     """Wait for the clock, as a robot does; otherwise as fast as it goes."""
 

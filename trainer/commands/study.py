@@ -40,26 +40,26 @@ class StudyConfig:
     """
 
     methods: tuple[str, ...]
-    """As for p3 train --method."""
+    """Methods, as --method of p3 train names them."""
     seeds: tuple[int, ...]
-    """Of the trainings."""
+    """Seeds of the trainings."""
     reference: str
     """The method that the others are tested against."""
     dir: Path = Path("runs/study")
-    """Of the runs, each in DIR/TASK-METHOD-SEED; studies can share it."""
+    """Directory of the runs, each in DIR/TASK-METHOD-SEED; studies can share it."""
     records: Path | None = None
     """Keep the numbers of every finished run here, in a small file each, and take those that are here as finished: so a
     study can be gathered from several machines and days."""
     task: str = "walker-parkour"
-    """As for p3 train."""
+    """Task that every run learns."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SETTING=VALUE")] = ()
-    """Change settings of the task in every run, as for p3 train."""
+    """Settings of the task to change in every run, as --set of p3 train has them."""
     settings: Path | None = None
     """A JSON or TOML file of such settings."""
     num_envs: int = 64
     """Parallel environments of a run."""
     iterations: int = 150
-    """Of a run."""
+    """Iterations of a run."""
     jobs: int | None = None
     """Processes at a time; one a core by default."""
     train: bool = True
@@ -71,7 +71,7 @@ class StudyConfig:
     eval_episodes: int = 128
     """Robots, one episode each."""
     eval_seed: int = 1000
-    """Of its episodes, the same for every run."""
+    """Seed of the evaluation's episodes, the same for every run."""
     plateau_window: int = 400
     """Iterations that the convergence criterion looks at."""
     docs: Path | None = None

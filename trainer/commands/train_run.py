@@ -170,7 +170,7 @@ def _tell_how_to_go_on(run_dir: Path, prog: str, why: str = "") -> None:
 
 
 def _lost(error: LostRank, ranks: Ranks) -> int:
-    """Told by every rank that is left: the first one, who else speaks for all, may be the one that is gone."""
+    """Says that a rank is lost; every rank that is left does, since rank 0 may be the one that is gone."""
     print(f"rank {ranks.rank}: {error}", file=sys.stderr)
     return 1
 
@@ -189,7 +189,7 @@ def _settings(config: TrainConfig, started: int | None = None) -> ResolvedConfig
     """Resolved; a resumed run keeps its own, but for the new target, time limit and number of processes.
 
     Args:
-        config: As given.
+        config: The settings as given.
         started: Processes that there are on this machine; None before they are started.
     """
     if started is not None:

@@ -61,7 +61,7 @@ class Counts:
     """From a state's arrival to its command's departure."""
 
     def latency(self) -> Latency:
-        """Of `delay`."""
+        """Latency of `delay`."""
         return self.delay.summary()
 
 
@@ -74,7 +74,7 @@ class Controller:
         operator: Wishes and the velocity command.
         ground: The scan.
         say: Called with what an operator should know.
-        domain: As of the bus.
+        domain: DDS domain of the bus.
         recorder: The log, if there is one.
         dry_run: Nothing is sent; what would be is told to `say` once a second.
         time_scale: Seconds of this machine in a second of the robot: more than 1 for a simulator that runs slower.

@@ -44,7 +44,7 @@ class MapSettings:
     pit_below: float = 0.04
     """Rays this far below the surfaces around an empty cell make it a pit, m."""
     pit_depth: float = 1.0
-    """Of a pit below the surfaces around it, m: the training's pit floor."""
+    """Depth of a pit below the surfaces around it, m: the training's pit floor."""
     rays: int = 4000
     """Rays of a cloud that are followed."""
 

@@ -50,7 +50,7 @@ class Guardian:
     """The controller's end: starts the process and feeds it.
 
     Args:
-        interface: As of the controller's bus.
+        interface: Network interface of the controller's bus.
         domain: Likewise.
         mode_machine: What the robot says of itself; a damping command must repeat it.
         damping: N m s/rad.
@@ -80,7 +80,7 @@ class Guardian:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """Number of its process."""
         return self._process.pid
 
     def feed(self, armed: bool) -> None:

@@ -12,7 +12,7 @@ _WINDOW = 100_000
 
 @dataclass(frozen=True)
 class Latency:
-    """Of the last steps, in milliseconds."""
+    """Latency of the last steps, in milliseconds."""
 
     steps: int
     mean: float
@@ -37,7 +37,7 @@ class Stopwatch:
         self._seconds.append(seconds)
 
     def summary(self) -> Latency:
-        """Of all steps added so far; zeros where there are none."""
+        """Summary of all steps added so far; zeros where there are none."""
         if not self._seconds:
             return Latency(0, 0.0, 0.0, 0.0, 0.0)
         milliseconds = 1e3 * np.array(self._seconds)

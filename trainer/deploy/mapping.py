@@ -61,7 +61,7 @@ class Locator:
     """Where the pelvis and the lidar are in a frame that is upright.
 
     Args:
-        mount: As of Source.
+        mount: Mount of the lidar, as in `Source`.
     """
 
     def __init__(self, mount: Sequence[float]) -> None:
@@ -90,9 +90,9 @@ class Mapper:
     """Clouds and odometry into a map. Feed it from DDS, from a callback of your own, or from a file.
 
     Args:
-        mount: As of Source.
-        standing_height: Of the pelvis above the ground in the stance, m: the ground under the feet is never seen.
-        settings: Of the map.
+        mount: Mount of the lidar, as in `Source`.
+        standing_height: Height of the pelvis above the ground in the stance, m: the lidar never sees below the feet.
+        settings: Settings of the map.
     """
 
     def __init__(self, mount: Sequence[float], standing_height: float, settings: MapSettings | None = None) -> None:

@@ -39,7 +39,7 @@ class Operator:
     """Collects wishes; keeps the command within what the policy was trained for.
 
     Args:
-        contract: Of the policy; its command ranges.
+        contract: Contract of the policy, for its command ranges.
         command: What to begin with; None for standing still.
 
     Raises:

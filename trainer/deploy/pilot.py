@@ -38,10 +38,10 @@ class Pilot:
 
     Args:
         policy: With `joint_order` being MOTORS.
-        limits: Of readings and targets.
+        limits: Limits of readings and targets.
         say: Called with a sentence for everything an operator should know.
         stand_seconds: How long standing up takes.
-        damping: Of the damping mode, N m s/rad.
+        damping: Damping of the damping mode, N m s/rad.
         mode_machines: The robot's `mode_machine` must be one of these.
 
     Raises:

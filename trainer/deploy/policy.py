@@ -141,7 +141,7 @@ class Policy:
         return np.clip(np.float32(root_height) - np.float32(scan.standing_height) - heights, *scan.clip)
 
     def latency(self) -> Latency:
-        """Of `act` so far."""
+        """Latency of `act` so far."""
         return self._stopwatch.summary()
 
     def _frame(self, readings: Mapping[str, Any]) -> np.ndarray:

@@ -10,7 +10,7 @@ from trainer.deploy.g1 import MOTORS
 
 _WAIST = tuple(MOTORS.index(f"waist_{axis}_joint") for axis in ("yaw", "roll", "pitch"))
 _WAIST_AT = np.array([-0.004, 0.0, 0.044])
-"""Of the waist's joints in the pelvis' frame, m; they lie within a centimetre of each other."""
+"""Place of the waist's joints in the pelvis' frame, m; they lie within a centimetre of each other."""
 
 
 def matrix_of(quat: np.ndarray) -> np.ndarray:

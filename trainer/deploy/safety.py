@@ -78,7 +78,7 @@ class TargetLimiter:
 
     Args:
         limits: The rate.
-        period: Of the control steps, s.
+        period: Period of the control steps, s.
         stiffness: [29] N m/rad.
         damping: [29] N m s/rad.
         effort: [29] N m.

@@ -20,7 +20,7 @@ def write_figures(found: Mapping[str, Diagnosis], folder: Path, names: Sequence[
     Args:
         found: By the checkpoint's name.
         folder: It exists.
-        names: Of the actions; None to number them.
+        names: Names of the actions; None to number them.
 
     Returns:
         The files; none where matplotlib is not installed.

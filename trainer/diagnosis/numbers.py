@@ -104,11 +104,11 @@ def diagnose(
     """Runs every diagnostic on the states of `subject`.
 
     Args:
-        subject: Of a checkpoint.
+        subject: What was gathered of a checkpoint.
         sizes: How much of everything.
         clip: PPO's ε in the run.
-        seed: Of everything that is drawn.
-        say: Told before each diagnostic.
+        seed: Seed of everything that is drawn.
+        say: Called with a line before each diagnostic.
         pair: The two actions to show as a scatter; None to choose them.
     """
     estimators = closed_form_estimators()

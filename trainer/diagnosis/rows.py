@@ -40,7 +40,7 @@ def closed_form_estimators() -> dict[str, Estimator]:
 
 
 def gradient_rows() -> dict[str, Row]:
-    """Of the gradient noise: each kind of sampling at one N, since a gradient costs more than a likelihood.
+    """Rows of the gradient noise: each kind of sampling at one N, since a gradient costs more than a likelihood.
 
     Without those that keep the acting latent's noise: the actions of a rollout came from other noise.
     """
@@ -49,14 +49,14 @@ def gradient_rows() -> dict[str, Row]:
 
 
 def fidelity_rows() -> dict[str, Row]:
-    """Of the gradient's fidelity: every kind of estimator once, Monte Carlo as the VAE and as LSFT have it."""
+    """Rows of the gradient's fidelity: every kind of estimator once, Monte Carlo as the VAE and as LSFT have it."""
     names = ("MC(N=1)", "MC(N=15)", "MC(N=15), common latents", "shared noise", "acting component stored")
     every = efficiency_rows()
     return {name: every[name] for name in (*names, "MM", "CM", "z = mean")}
 
 
 def efficiency_rows() -> dict[str, Row]:
-    """Of the data efficiency: the paper's rows first."""
+    """Rows of the data efficiency: the paper's rows first."""
     rows = {f"MC(N={count})": Row(MonteCarlo(count)) for count in SAMPLES}
     rows |= {f"MC(N={count}), antithetic": Row(MonteCarlo(count, "antithetic")) for count in SAMPLES[2:]}
     rows |= {f"MC(N={count}), Sobol": Row(MonteCarlo(count, "sobol")) for count in SAMPLES[2:]}

@@ -93,14 +93,14 @@ def gather(
     """Rolls the checkpoint's policy out, exploration included, and updates a copy of it for one epoch.
 
     Args:
-        checkpoint: Of a method with a latent distribution.
+        checkpoint: Checkpoint of a method with a latent distribution.
         task: Another than the run's own; None for that.
         num_envs: Fresh environments; None for the run's own, as they were when the checkpoint was written.
         states: How many are kept, at most, of each of the two rollouts.
         steps: Control steps of the first rollout.
-        seed: Of the rollouts, the choice of states and the update.
-        num_threads: Of the simulator; None for one a core.
-        say: Told what happens.
+        seed: Seed of the rollouts, the choice of states and the update.
+        num_threads: Threads of the simulator; None for one a core.
+        say: Called with a line about what happens.
 
     Raises:
         ValueError: A task whose robot or observations are others than the policy's.

@@ -69,7 +69,7 @@ class TaskEnv(VecEnv, abc.ABC):
 
     @property
     def generator(self) -> torch.Generator:
-        """Of everything random but the terrains."""
+        """Generator of everything random, apart from the terrains."""
         return self.running.generator
 
     @property

@@ -38,14 +38,14 @@ def make_env(
         engine: mujoco, mjlab or physx.
         task: What is learned.
         num_envs: E.
-        seed: Of everything random.
+        seed: Seed of everything random.
         device: Where the simulation of mjlab runs.
         num_threads: Simulator threads of native MuJoCo; None for one a core.
         difficulty: Fixes the terrains' difficulty, in [0, 1], instead of the curriculum, for evaluation.
         auto_reset: Begin a new episode where one ends.
 
     Raises:
-        ValueError: As for `check_engine`, or there is no such engine.
+        ValueError: There is no such engine, or `check_engine` refuses it.
     """
     check_engine(engine, device, task)
     if engine == "isaaclab":

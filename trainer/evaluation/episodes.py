@@ -81,7 +81,7 @@ class Episodes:
 
     @property
     def followed_share(self) -> Tensor:
-        """Of the commanded distance; 1 where nothing was commanded."""
+        """Share of the commanded distance that was walked; 1 where nothing was commanded."""
         return torch.where(self.commanded > 0, self.followed / self.commanded.clamp(min=1e-6), 1.0)
 
     @property
@@ -179,9 +179,9 @@ def trial_task(config: TaskConfig, terrain: str, strength: float, seconds: float
     A task without terrains takes to a course as the tasks with terrains do: straight ahead, keeping its heading.
 
     Args:
-        config: Of the task.
+        config: Settings of the task.
         terrain: PLANE, or a name of `TERRAINS`.
-        strength: Of friction, masses and sensor noise: 0 for none, 1 for training's ranges.
+        strength: Strength of randomised friction, masses and sensor noise: 0 for none, 1 for training's ranges.
         seconds: Length of an episode.
         pushes: Push the robots as in training.
 

@@ -29,7 +29,7 @@ def mean_interval(strata: Sequence[np.ndarray], confidence: float = 0.95) -> Int
 
     Args:
         strata: Episodes by terrain, say; their differences are not part of the uncertainty.
-        confidence: Of the interval.
+        confidence: Confidence of the interval.
     """
     if not strata or any(len(values) == 0 for values in strata):
         raise ValueError("strata: expected at least one value in each")
@@ -56,7 +56,7 @@ def share_interval(successes: int, trials: int, confidence: float = 0.95) -> Int
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Of Student's t: exact for 1 and 2 degrees of freedom, else by Cornish and Fisher, within 0.2 % at 0.975."""
+    """Quantile of Student's t: exact for 1 and 2 degrees of freedom, else by Cornish-Fisher, within 0.2 % at 0.975."""
     if freedom < 1:
         raise ValueError(f"freedom: expected at least 1, got {freedom}")
     if freedom == 1:

@@ -34,7 +34,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Of its bars."""
+        """Name of its bars in the figure."""
         return f"{self.label}, z {self.latent}" + ("" if self.engine == "mujoco" else f", {self.engine}")
 
     @property

@@ -28,7 +28,7 @@ from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.terrains import FLAT
 
 SEED = 1_000
-"""Of the episodes; other than the trainings', which begin at 1."""
+"""Seed of the episodes; other than the trainings', which begin at 1."""
 
 
 class TrainingEvaluation:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 OPSET = 18
 TOLERANCE = 1e-5
-"""Of |onnx − torch| / max(1, |torch|), for every output."""
+"""Largest |onnx − torch| / max(1, |torch|) that is allowed, for every output."""
 _ROWS = 128
 
 
@@ -83,7 +83,7 @@ class ExportedPolicy(nn.Module):
 
     @property
     def input_names(self) -> list[str]:
-        """Of the groups, in the order of `forward`."""
+        """Names of the observation groups, in the order of `forward`."""
         return list(self.deployed.input_names)
 
     @property

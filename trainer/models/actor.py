@@ -136,8 +136,8 @@ class LatentActor(nn.Module, abc.ABC):
         """The representation's loss on a minibatch; nothing, for a representation that only the policy trains.
 
         Args:
-            policy: Of the minibatch.
-            latent: Of the minibatch.
+            policy: Policy of the minibatch.
+            latent: Latent of the minibatch.
             batch: The rows of `rollout` that are in it; `rows` [B] are their numbers.
             rollout: The flattened rollout: `targets`, `actions`, `continues` (1 where the next step is of the same
                 episode); row t·E + e is step t of environment e.
@@ -145,7 +145,7 @@ class LatentActor(nn.Module, abc.ABC):
         return RepresentationLoss(torch.zeros((), device=latent.mean.device), {})
 
     def after_step(self) -> None:
-        """Told after every optimiser step."""
+        """Called after every optimiser step."""
 
     @abc.abstractmethod
     def as_jit(self) -> nn.Module:
@@ -210,7 +210,7 @@ class LatentActor(nn.Module, abc.ABC):
 
     @property
     def current_policy(self) -> Policy:
-        """Of the last stochastic call."""
+        """Policy of the last stochastic call."""
         if self._policy is None:
             raise RuntimeError("no policy yet: call the actor with stochastic_output=True first")
         return self._policy

@@ -16,7 +16,7 @@ class DeployedFramePolicy(nn.Module):
 
     Args:
         actor: Copied, not shared.
-        encoder: Of the actor; None where the policy network reads the scan itself.
+        encoder: Encoder of the actor; None where the policy network reads the scan itself.
     """
 
     is_recurrent = False

@@ -16,8 +16,8 @@ EVERY = 2
 """In an update the term is the mean over every so many rows of a minibatch, whose order is random: the same expectation
 at half of the cost. Strided, and not the first half, so that the rows of several ranks are those of one."""
 BAND, STEP, REACH = 1.2, 1.2, 100.0
-"""Of the adapted coefficient: Σv/σ² may be off its target by the factor `BAND`; beyond it the coefficient moves by
-`STEP` an update, and by `REACH` at most from where it began."""
+"""Limits of the adapted coefficient: Σv/σ² may be off its target by the factor `BAND`; beyond it the coefficient moves
+by `STEP` an update, and by `REACH` at most from where it began."""
 
 
 def latent_share(
@@ -32,7 +32,7 @@ def latent_share(
     Args:
         network: Takes [context, z].
         context: [B, C].
-        latent: Of std [B, Z].
+        latent: Latent distribution, with std [B, Z].
         action_std: [A].
         every: Takes one of so many rows.
     """

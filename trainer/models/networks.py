@@ -47,7 +47,7 @@ class Encoder(nn.Module):
         proprio_latent: Size of the history's latent.
         extero_latent: Size of the scan's latent.
         hidden: Widths of the history's MLP.
-        channels: Of the two convolutions, kernel 3, stride 2.
+        channels: Channels of the two convolutions, kernel 3, stride 2.
         scan_hidden: Width of the layer after them.
         stochastic: Whether the latent has a variance; without it the heads have no outputs for one.
         velocity_size: Columns of the velocity estimate; 0 for none.
@@ -114,7 +114,7 @@ class Decoder(nn.Module):
         proprio_latent: Size of the history's latent.
         extero_latent: Size of the scan's latent.
         hidden: Widths of the MLP.
-        channels: Of the two transposed convolutions, kernel 3, stride 2.
+        channels: Channels of the two transposed convolutions, kernel 3, stride 2.
         scan_hidden: Width of the layer before them.
         velocity_size: Columns of the velocity estimate; 0 for none.
     """

@@ -127,13 +127,13 @@ class P3Actor(EncoderDecoderActor):
     """The paper's network table: a β-VAE whose latent the actor acts on.
 
     Args:
-        *arguments: As for `EncoderDecoderActor`.
+        *arguments: Arguments of `EncoderDecoderActor`.
         beta: Weight of the latent's KL.
-        kl_reduction: Of that KL over the latent's dimensions: "mean" or "sum".
+        kl_reduction: Reduction of that KL over the latent's dimensions: "mean" or "sum".
         latent_noise_coef: Weight of the Σλ term (`trainer.models.latent_noise`); 0 for none.
         latent_noise_target: Σv/σ² at which that weight is adapted to hold it; None for a constant weight.
         latent_init_scale: Factor on the policy network's first weights of the latent's columns.
-        **options: As for `EncoderDecoderActor`.
+        **options: Options of `EncoderDecoderActor`.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ class Reconstruction:
     """Squared errors, each a mean over batch and dimensions."""
 
     proprio: Tensor
-    """Of the next proprioception, over steps whose next one is known."""
+    """Error of the next proprioception, over steps whose next one is known."""
     scan: Tensor | None
     """None where the environment has no scan."""
     velocity: Tensor | None

@@ -40,9 +40,9 @@ SECTIONS = (
 that is named belongs to where it is named, whatever it begins with."""
 IN_HEADLINE = ("iteration", "estimator/num_samples", STEPS, SECONDS)
 MOST_POINTS, MOST_SMOOTHED_POINTS = 400, 120
-"""Of a curve: a figure is some 400 pixels wide, and the file stays small."""
+"""Points of a curve at most: a figure is some 400 pixels wide, and the file stays small."""
 MOST_CHANGES = 12
-"""Of the estimator, marked in a figure; a schedule that changes it at every iteration would hide the curves."""
+"""Changes of the estimator that a figure marks at most; one at every iteration would hide the curves."""
 
 STYLE = """
 :root { color-scheme: light; --line: #dde1e6; --quiet: #5b6570; }

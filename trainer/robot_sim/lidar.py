@@ -35,7 +35,7 @@ class Lidar:
     Args:
         model: Robot and terrain; only the terrain is seen.
         noise: Standard deviation of a range, m.
-        seed: Of the noise.
+        seed: Seed of the noise.
         floor: Height of the pits' floor, m; None where there are none.
     """
 
@@ -83,8 +83,8 @@ class Drift:
     """Lidar odometry: the true way with an error that grows with its length.
 
     Args:
-        share: Of the way.
-        seed: Of its direction.
+        share: Drift as a share of the way.
+        seed: Seed of its direction.
     """
 
     def __init__(self, share: float, seed: int = 0) -> None:
@@ -115,9 +115,9 @@ class LidarPublisher:
     Args:
         bus: Where.
         robot: Whose.
-        drift: Of the odometry, a share of the way.
+        drift: Drift of the odometry, as a share of the way.
         delay_ms: How much later both arrive.
-        seed: Of noise and drift.
+        seed: Seed of noise and drift.
     """
 
     def __init__(self, bus: Bus, robot: SimulatedRobot, drift: float, delay_ms: float, seed: int = 0) -> None:

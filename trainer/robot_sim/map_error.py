@@ -98,15 +98,15 @@ def measure(
     """Walks a robot along a terrain's course and compares what the policy would be told with the truth.
 
     Args:
-        name: Of the terrain.
+        name: Name of the terrain.
         difficulty: 0 to 1.
         speed: m/s.
-        drift: Of the odometry, a share of the way.
-        delay: Of clouds and odometry, s.
-        noise: Of a range, m.
-        seed: Of everything random.
+        drift: Drift of the odometry, as a share of the way.
+        delay: Delay of clouds and odometry, s.
+        noise: Noise of a range, m.
+        seed: Seed of everything random.
         clear: Distance from edges at which heights count, m.
-        points: Of a cloud.
+        points: Number of points of a cloud.
     """
     terrain = make_terrain(name, difficulty, np.random.default_rng(seed))
     truth, model = Truth(terrain), build_model(G1, terrain)

@@ -16,9 +16,9 @@ def record(table: Mapping[str, np.ndarray], path: Path, hz: float = 50.0) -> Non
     """Writes the video.
 
     Args:
-        table: Of `trainer.deploy.replay.Table`.
+        table: The arrays of a `trainer.deploy.replay.Table`.
         path: An .mp4 file.
-        hz: Of the table's rows.
+        hz: Rate of the table's rows.
 
     Raises:
         ValueError: The table is empty.

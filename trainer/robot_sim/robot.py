@@ -40,8 +40,8 @@ class SimulatedRobot:
 
     Args:
         terrain: The tile; None for an endless plane.
-        seed: Of the sensors' noise.
-        noise: Of the sensors; None for none.
+        seed: Seed of the sensors' noise.
+        noise: Noise of the sensors; None for none.
         motor_hz: Rate of the motors' own PD, and of the physics.
         gantry: Hang it on a gantry first; otherwise it stands in its stance and nothing holds it.
         mode_machine: What it says that it is.
@@ -123,7 +123,7 @@ class SimulatedRobot:
         return self.data.qpos[3:7].copy()
 
     def ground_height(self, x: float, y: float) -> float:
-        """Of the terrain; 0 on the plane."""
+        """Ground height of the terrain; 0 on the plane."""
         if self._map is None:
             return 0.0
         cells = [

@@ -86,11 +86,11 @@ class Server:
         say: Called with what happens.
         speed: Robot's seconds in one of this machine.
         lockstep: After the first command, wait for one in every control period; the speed then is the machine's.
-        period_ms: Of the controller, for `lockstep`.
+        period_ms: Period of the controller, for `lockstep`.
         presses: (s, buttons) of the remote; each is held for 0.2 s. Times count from the first command.
         faults: (s, name of FAULTS); each lasts. Likewise.
         lidar: Called with the robot in every tick; publishes clouds and odometry.
-        seed: Of loss and jitter.
+        seed: Seed of loss and jitter.
     """
 
     def __init__(

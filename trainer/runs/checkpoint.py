@@ -58,7 +58,7 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Writes `content` so that `path` is, at any moment and after a power cut, the old file or the new one, whole.
 
     Args:
-        path: Of the checkpoint; its directory exists.
+        path: File of the checkpoint; its directory exists.
         content: Tensors and plain values, with at least `KEYS`.
 
     Raises:

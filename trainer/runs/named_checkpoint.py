@@ -63,7 +63,7 @@ def find_checkpoint(source: str | Path, *, newest: bool = False) -> Path:
 
     Args:
         source: A checkpoint file, a run directory, a policy file, or the name of a policy that the package carries.
-        newest: Of a run directory the newest, whatever its evaluations said.
+        newest: Whether to take the newest checkpoint of a run directory, whatever its evaluations said.
 
     Raises:
         FileNotFoundError: There is none.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def random_state(device: str) -> dict[str, Tensor]:
-    """Of the CPU's generator, and of the GPU's where the policy acts there."""
+    """State of the CPU's generator, and of the GPU's where the policy acts there."""
     states = {"torch_rng": torch.get_rng_state()}
     if torch.device(device).type == "cuda":
         states["cuda_rng"] = torch.cuda.get_rng_state(device)

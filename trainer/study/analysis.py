@@ -26,7 +26,7 @@ class Measure:
 
 
 def _lost_by_sampling(run: Finished) -> float:
-    """Of the reward, where z is drawn in every step in place of its mean."""
+    """Reward that is lost where z is drawn in every step in place of its mean."""
     return run.evaluated("mean", "reward") - run.evaluated("sample", "reward")
 
 

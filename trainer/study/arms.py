@@ -32,7 +32,7 @@ class Arm:
     name: str
     """In tables and in the names of files; `mm+X` continues the trunk with X."""
     options: tuple[str, ...]
-    """Of `p3 train`, beyond the study's own."""
+    """Options of `p3 train`, beyond the study's own."""
     branch: bool = False
     """Continues the trunk of its seed."""
 
@@ -164,13 +164,13 @@ class Judging:
     """The measure: success on fixed tiles that no training saw, over the last checkpoints of a run."""
 
     difficulties: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6)
-    """Of the courses: stairs, gaps and stones, in equal parts."""
+    """Difficulties of the courses: stairs, gaps and stones, in equal parts."""
     episodes: int = 64
     """At each difficulty."""
     seconds: float = 20.0
     """Length of an episode; the task's, which the slowest command needs for its course."""
     seed: int = 2000
-    """Of tiles, starts, dynamics, noise, commands and pushes: the same for every checkpoint."""
+    """Seed of tiles, starts, dynamics, noise, commands and pushes: the same for every checkpoint."""
     checkpoints: int = 4
     """How many of a run's last, `save_interval` iterations apart; their numbers are averaged."""
 
@@ -186,7 +186,7 @@ class Size:
     task: str = "walker-parkour"
     num_envs: int = 256
     iterations: int = 410
-    """Of every run in all, 6,144 steps each."""
+    """Iterations of every run in all, 6,144 steps each."""
     trunk: int = 310
     """Iterations before a branch."""
     save_interval: int = 10
@@ -194,7 +194,7 @@ class Size:
     """Iterations between evaluations while training, at difficulty 0.2, for the steps to 50 % success; 0 for none."""
     judging: Judging = field(default_factory=Judging)
     options: tuple[str, ...] = ()
-    """Of `p3 train`, for every run."""
+    """Options of `p3 train`, for every run."""
 
     def __post_init__(self) -> None:
         judging, needed = self.judging, self.judging.checkpoints * self.save_interval
@@ -234,7 +234,7 @@ class ArmRun(Run):
 
     @property
     def name(self) -> str:
-        """Of its directory and its record."""
+        """Name of its directory and its record."""
         return self.path.name
 
     def arguments(self, *, resume: bool) -> list[str]:
@@ -252,9 +252,9 @@ class Planned:
 
     plan: Plan
     directory: Path
-    """Of the runs, TASK-ARM-SEED each."""
+    """Directory of the runs, TASK-ARM-SEED each."""
     records: Path
-    """Of finished runs, a file each."""
+    """Directory of the records of finished runs, a file each."""
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     size: Size = field(default_factory=Size)

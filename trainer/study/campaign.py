@@ -38,7 +38,7 @@ class PlannedCampaign:
         return None if needed.exists() else f"{needed}, which {trunk.name} did not leave"
 
     def evaluation(self, run: Run) -> list[str] | None:
-        """Of the last checkpoints; a trunk is not judged."""
+        """Evaluation of the last checkpoints; a trunk is not judged."""
         own, size = self._own[run.path], self._planned.size
         if own.arm == TRUNK or judge.read_judged(own, size) is not None:
             return None

@@ -82,7 +82,7 @@ class SeedStudy:
         return None
 
     def evaluation(self, run: Run) -> list[str] | None:
-        """Of the final checkpoint."""
+        """Evaluation of the final checkpoint."""
         settings = self._settings.evaluation
         if evaluation.read_evaluation(run, settings) is not None:
             return None
@@ -108,7 +108,7 @@ def complete(campaign: Campaign, jobs: int, report: Callable[[str], None], *, tr
     Args:
         campaign: The runs.
         jobs: Processes at a time.
-        report: Told of every event, in lines.
+        report: Called with a line about every event.
         train: False to evaluate what is trained, and leave the rest as it is.
 
     Returns:

@@ -16,7 +16,7 @@ from trainer.study.records import Record, read_record
 from trainer.study.statistics import equivalence_p, holm, interval, paired
 
 LEVEL = 0.05
-"""Of all tests of a family together."""
+"""Significance level of all tests of a family together."""
 MARGIN = 0.10
 """Difference of success, as a share, below which two methods are as good as alike."""
 HALF = 0.5
@@ -33,7 +33,7 @@ class Test:
     latent: str
     seeds: tuple[int, ...]
     mean: float
-    """Of the differences of success, first − second."""
+    """Mean of the differences of success, first − second."""
     interval: tuple[float, float]
     """Student's, 95 %."""
     wins: int

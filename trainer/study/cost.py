@@ -46,7 +46,7 @@ class CostConfig:
     """Time and peak memory of one PPO update by each method: paper-size networks, random data of the G1's sizes."""
 
     methods: tuple[str, ...] = METHODS
-    """As for p3 train --method; vae, to which all are compared, among them."""
+    """Methods, as --method of p3 train names them; vae, to which all are compared, among them."""
     num_envs: int = 256
     """Environments, 24 steps each; the paper's 4096 needs hours for N = 50 on a CPU."""
     repeats: int = 3
@@ -61,7 +61,7 @@ class CostConfig:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one update."""
+    """Cost of one update."""
 
     seconds: float
     peak_bytes: int | None

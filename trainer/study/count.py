@@ -28,7 +28,7 @@ _NOTHING_MOVED = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::e
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """Of one update of some number of environments; everything is linear in that number."""
+    """What one update of some number of environments takes; everything is linear in that number."""
 
     weights: float
     """Bytes of parameters and statistics."""
@@ -43,7 +43,7 @@ class Count:
     moved: float
     """Bytes that the operations read and write."""
     flops: float
-    """Of matrix products and convolutions that torch knows; those inside an operator of ours are not in it."""
+    """Floating-point operations of products and convolutions that torch knows, without those inside our operators."""
     operators_moved: float
     """Bytes in and out of operators of ours, in `moved`."""
     launches: float
@@ -117,7 +117,7 @@ class Counter(TorchDispatchMode):
         self.seconds_tf32 += max(least_seconds(moved, flops, "tf32"))
 
     def totals(self) -> dict[str, float]:
-        """Of everything so far, by the names of `Count`."""
+        """Totals of everything so far, by the names of `Count`."""
         names = ("peak", "moved", "flops", "operators_moved", "launches", "seconds", "seconds_tf32")
         return {name: getattr(self, name) for name in names}
 
@@ -164,9 +164,9 @@ def count_update(method: str, num_envs: int, backend: str | None) -> Count:
     One epoch runs, and counts five times.
 
     Args:
-        method: As for `p3 train --method`.
+        method: A --method of `p3 train`.
         num_envs: At least 48: smaller minibatches go another way through the encoder.
-        backend: Of the estimator: "reference" is plain torch, layer by layer; None is our operators.
+        backend: Backend of the estimator: "reference" is plain torch, layer by layer; None is our operators.
     """
     algorithm, observations = make_algorithm(method, num_envs)
     networks = (algorithm.actor, algorithm.critic)

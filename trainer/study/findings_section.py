@@ -19,7 +19,7 @@ def write_section(findings: Findings, figures: Sequence[str], command: str) -> s
     """The study's section.
 
     Args:
-        findings: Of the records.
+        findings: Findings of the records.
         figures: Links to them, as seen from the page.
         command: The command line that made it.
     """

@@ -38,7 +38,7 @@ class Finished:
 
     run: Run
     curves: dict[str, np.ndarray]
-    """Of each of `CURVES`, and `STEPS`: [T], by iteration; NaN where nothing was logged."""
+    """Curves by name, those of `CURVES` and `STEPS`: [T], by iteration; NaN where nothing was logged."""
     evaluation: Numbers
     seconds: float
     trained_with: tuple[str, ...]
@@ -88,7 +88,7 @@ def _from_directory(run: Run, evaluation: Numbers) -> Finished:
 
 
 def record_path(run: Run, records: Path) -> Path:
-    """Of a run's record among `records`."""
+    """Path of a run's record among `records`."""
     return records / f"{run.path.name}.json"
 
 

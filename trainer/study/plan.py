@@ -20,7 +20,7 @@ class Study:
     name: str
     """As on the command line."""
     title: str
-    """Of its section in the results."""
+    """Title of its section in the results."""
     summary: str
     """For the list of studies."""
     methods: tuple[str, ...]
@@ -58,13 +58,13 @@ class EvalSettings:
     """The measure that ranks: fresh episodes at one fixed difficulty, which no promotion rule decides about."""
 
     difficulty: float | None = 0.0
-    """Of the terrain, in [0, 1]; None on a plane."""
+    """Difficulty of the terrain, in [0, 1]; None on a plane."""
     seconds: float = 10.0
     """Length of an episode."""
     episodes: int = 128
     """Robots, one episode each."""
     seed: int = 1000
-    """Of the episodes, the same for every run; other than the trainings'."""
+    """Seed of the episodes, the same for every run; other than the trainings'."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Settings:
 
     study: Study
     directory: Path
-    """Of the runs, TASK-METHOD-SEED each."""
+    """Directory of the runs, TASK-METHOD-SEED each."""
     task: str
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -87,7 +87,7 @@ class Settings:
     reference: str
     plateau_window: int = 400
     records: Path | None = None
-    """Of finished runs; None for none."""
+    """Directory of the records of finished runs; None for none."""
     set: tuple[str, ...] = ()
     """Settings of the task, as for `p3 train --set`."""
     settings: Path | None = None

@@ -42,15 +42,15 @@ class Record:
     first_iteration: int
     """After the trunk's for a branch."""
     curves: dict[str, np.ndarray]
-    """Of each of `CURVES`, and `STEPS`: [T], a point a block of iterations; NaN where nothing was logged."""
+    """Curves by name (`CURVES` and `STEPS`): [T], a point a block of iterations; NaN where nothing was logged."""
     evaluated: list[tuple[float, float]]
     """Steps, and the success at difficulty 0.2 while training."""
     judged: Judged
     """Nothing for a trunk."""
     seconds: float
-    """Of training, the trunk's included."""
+    """Seconds of training, the trunk's included."""
     judging_seconds: float
-    """Of the processor."""
+    """Processor seconds of judging."""
     trained_with: tuple[str, ...]
     judged_with: dict[str, str]
 
@@ -80,7 +80,7 @@ class Record:
 
 
 def record_path(run: ArmRun, records: Path) -> Path:
-    """Of a run's record among `records`."""
+    """Path of a run's record among `records`."""
     return records / f"{run.name}.json"
 
 

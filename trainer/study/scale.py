@@ -37,7 +37,7 @@ class ScaleConfig:
     """Count what one PPO update needs, by running it small and scaling it up, and tell what that is on an H100."""
 
     methods: tuple[str, ...] = METHODS
-    """As for p3 train --method; simple-actor-critic, from which the differences are, among them."""
+    """Methods, as --method of p3 train names them; simple-actor-critic, from which the differences are, among them."""
     num_envs: int = 4096
     """Environments, 24 steps each, to scale to."""
     counted: tuple[int, int] = (64, 128)

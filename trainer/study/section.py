@@ -53,7 +53,7 @@ def write_section(analysis: Analysis, figures: Sequence[str], command: str, note
     """The study as Markdown: what was run, the measure, numbers, tests, figures and versions.
 
     Args:
-        analysis: Of the finished runs.
+        analysis: Analysis of the finished runs.
         figures: Links to them, as seen from the page.
         command: The command line of this study.
         note: A sentence of the person who ran it.

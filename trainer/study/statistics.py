@@ -20,7 +20,7 @@ class Paired:
     count: int
     mean: float
     std: float
-    """Of the differences, with n − 1; NaN for a single pair."""
+    """Standard deviation of the differences, with n − 1; NaN for a single pair."""
     wins: int
     """Pairs in which the first is greater."""
     t_p: float

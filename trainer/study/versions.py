@@ -22,7 +22,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(root: Path | None = None) -> str:
-    """Of the checkout this package is in, "with changes" where its code differs; or that there is none."""
+    """Commit of the checkout this package is in, "with changes" where its code differs; or that there is none."""
     root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():  # an installation that happens to lie within someone else's checkout is not ours
         return "no checkout"

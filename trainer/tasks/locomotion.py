@@ -56,7 +56,7 @@ class TaskConfig:
     command_yaw: Range = (-0.5, 0.5)
     command_seconds: Range = (4.0, 8.0)
     standing_fraction: float = 0.1
-    """Of commands that are zero."""
+    """Share of commands that are zero."""
     keep_heading: bool = False
     """Yaw rate is commanded to hold the initial heading, as on a course."""
     terrains: tuple[str, ...] = ()
@@ -241,9 +241,9 @@ class LocomotionTask:
         """The observation groups.
 
         Args:
-            state: Of E robots.
+            state: The state of E robots.
             episode: Its history must already hold the current proprioception.
-            generator: Of the noise.
+            generator: What the noise is drawn from.
             clean: [E, P]: `proprio(state, episode)`, where it is there already.
         """
         scan = self.scan(state)

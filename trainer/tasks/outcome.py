@@ -43,7 +43,7 @@ class Outcome:
     broken: Tensor
     """[E] bool: the simulation diverged."""
     why_broken: str
-    """Of the first one."""
+    """What the simulator said about the first broken one."""
     out_of_time: Tensor
     """[E] bool."""
     traversed: Tensor

@@ -12,9 +12,9 @@ class Dynamics:
     """Ranges drawn uniformly for every episode."""
 
     friction: Range = (0.3, 1.0)
-    """Of the feet on the terrain."""
+    """Friction of the feet on the terrain."""
     restitution: Range = (0.0, 0.1)
-    """Of the robot on the terrain, where contacts have one: in PhysX, not in MuJoCo."""
+    """Restitution of the robot on the terrain, where contacts have one: in PhysX, not in MuJoCo."""
     added_mass: Range = (-1.0, 3.0)
     """On the trunk, kg."""
     com_xy: Range = (-0.05, 0.05)

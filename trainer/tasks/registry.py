@@ -17,7 +17,7 @@ from trainer.tasks.locomotion import LocomotionTask, TaskConfig, by_the_paper
 from trainer.tasks.walker import WALKER_PARKOUR
 
 GROUP = "p3.tasks"
-"""Of entry points: the name is the task's, the value where its `TaskConfig` is, or a function that returns it."""
+"""Group of the entry points: name of the task, and where its `TaskConfig` is, or a function that returns it."""
 _OWN: dict[str, TaskConfig] = {
     config.name: config
     for config in (

@@ -92,7 +92,7 @@ class RobotSpec:
     action_scale: tuple[float, ...]
     """Radians for an action of 1."""
     standing_height: float
-    """Of the root above the ground in the stance."""
+    """Height of the root above the ground in the stance."""
     feet: tuple[str, ...]
     """Body names."""
     sole: tuple[float, float, float]

@@ -36,10 +36,10 @@ class RunningTask:
     Args:
         task: What is learned, on the device of everything here.
         num_envs: E.
-        seed: Of everything random here: noise, commands, pushes, dynamics, terrains.
+        seed: Seed of everything random here: noise, commands, pushes, dynamics, terrains.
         difficulty: Fixes the terrains' difficulty instead of the curriculum, on hard terrain, for evaluation; of
             several the first environments have the first, and so on in equal parts.
-        tile_seed: Of the terrains alone, where it is another one.
+        tile_seed: Seed of the terrains alone, where it is another one.
 
     Attributes:
         grid: Which tiles there are.
@@ -48,7 +48,7 @@ class RunningTask:
         state: The robots after the last control step, or at the beginning of their episode.
         observations: The groups that belong to it.
         tile_of: [E] int64: the tile of each environment; 0 on the plane.
-        delay: Of the actions; None where the task has none. An engine then asks it in every physics step.
+        delay: Delay of the actions; None where the task has none. An engine then asks it in every physics step.
     """
 
     state: RobotState
@@ -136,7 +136,7 @@ class RunningTask:
         """Judges the control step that led to `state`.
 
         Args:
-            state: Of all robots; finite, also of those that are broken.
+            state: State of all robots; finite, also for those that are broken.
             broken: [E] bool: environments whose simulation diverged.
             warning: What the simulator had to say about them.
         """
@@ -200,7 +200,7 @@ class RunningTask:
         return extras
 
     def _successes(self, ended: Tensor, success: Tensor) -> dict[str, Tensor]:
-        """Of the episodes ended [K]: all, and by terrain where there is any."""
+        """Successes of the episodes ended [K]: all, and by terrain where there is any."""
         found: dict[str, list[float]] = {}
         if self.curriculum is not None:
             terrains = self.task.config.terrains

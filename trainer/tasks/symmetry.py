@@ -23,7 +23,7 @@ from trainer.tasks.robots import Mirror
 from trainer.tasks.state import Episode, RobotState
 
 Columns = tuple[tuple[int, float], ...]
-"""Of each column of an image: the column it comes from, and its sign."""
+"""For each column of an image, the column it comes from and its sign."""
 
 _FIXED: dict[str, Columns] = {
     "vector": ((0, 1.0), (1, -1.0), (2, 1.0)),

@@ -26,7 +26,7 @@ class Alarms:
         """The alarms that begin with this iteration.
 
         Args:
-            scalars: As they are logged; what is not there is not looked at.
+            scalars: The scalars as they are logged; one that is missing is not looked at.
             estimator: Label of the one that trained.
             switched: Whether it is one that the method changed to.
         """

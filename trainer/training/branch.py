@@ -88,8 +88,8 @@ def branched(found: RunCheckpoint, config: TrainConfig, algorithm: P3PPO) -> dic
 
     Args:
         found: The checkpoint.
-        config: Of the branch, resolved.
-        algorithm: Of the branch, before its first iteration.
+        config: Settings of the branch, resolved.
+        algorithm: Algorithm of the branch, before its first iteration.
 
     Raises:
         ValueError: The networks are others; names the first layer.

@@ -41,7 +41,7 @@ class Actor(Protocol):
 
     @property
     def estimator(self) -> Estimator:
-        """Of the policy that is trained."""
+        """Estimator of the policy that is trained."""
 
     @property
     def action_std(self) -> Tensor:
@@ -79,7 +79,7 @@ def latent_scalars(actor: Actor, observations: Any, *, clip: float, seed: int) -
         actor: With its present estimator.
         observations: [B], that were not in the update: on those that were, likelihoods are fitted.
         clip: PPO's ε.
-        seed: Of everything that is drawn here; torch's own generators stay as they are.
+        seed: Seed of everything that is drawn here; torch's own generators stay as they are.
 
     Returns:
         `d_eff/trained`, the data efficiency of the actor's own estimator, `d_eff/n1` and `d_eff/n15`, of Monte Carlo

@@ -16,14 +16,14 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-        """Of the signal; a shell expects 128 + number."""
+        """Number of the signal; a shell expects 128 + number."""
 
 
 class Interrupt:
     """While entered, a first signal is noted in `number`; a second one interrupts.
 
     Args:
-        note: Told what the first one does; prints to standard error by default.
+        note: Called with a line about what the first signal does; prints to standard error by default.
     """
 
     def __init__(self, note: Callable[[str], None] | None = None) -> None:

@@ -34,7 +34,7 @@ PERMANENT_EVERY = 50
 DETAILS_EVERY_SECONDS = 60.0
 """Between details in a log; on a terminal every line that stays has them."""
 DETAILS_WIDTH = 132
-"""Of the lines of details, where no terminal says how wide it is."""
+"""Width of the lines of details where no terminal says how wide it is."""
 TOGETHER = "\N{NO-BREAK SPACE}"
 """Between a label and its number while lines are broken; a space in what is shown."""
 PHASES = ("simulation", "policy", "update")
@@ -54,7 +54,7 @@ def detail_lines(scalars: Mapping[str, float], width: int = DETAILS_WIDTH) -> li
 
     Args:
         scalars: The latest of each; what is not there is left out, and so is a line of which nothing is there.
-        width: Of a line; what does not fit goes on in a next one, further in.
+        width: Width of a line; what does not fit goes on in a next one, further in.
     """
 
     def found(*columns: tuple[str, str, str]) -> list[str]:

@@ -37,15 +37,15 @@ class Weights:
 
     path: Path
     config: TrainConfig
-    """Of the run that it is from."""
+    """Settings of the run that it is from."""
     contract: Contract | None
     """What its columns mean; None of a checkpoint from before contracts."""
     networks: dict[str, dict[str, Tensor]]
     """State of "actor" and "critic"."""
     learning_rate: float | None
-    """Of the last update; None of a checkpoint that does not tell."""
+    """Learning rate of the last update; None where the checkpoint does not tell."""
     option: str = "--init-from"
-    """Of the command line, for messages."""
+    """Option of the command line that named it, for messages."""
 
     @property
     def about(self) -> str:
@@ -91,7 +91,7 @@ def take_over(algorithm: P3PPO, weights: Weights, task: LocomotionTask, init_std
 
     Args:
         algorithm: Before its first iteration.
-        weights: Of another run.
+        weights: Weights of another run.
         task: What is to be learned.
         init_std: Exploration noise to begin with; None for that of the checkpoint.
 

@@ -27,8 +27,8 @@ class BrowserViewer:
     Args:
         server: Listens already.
         session: What is watched.
-        title: Of the page's panel.
-        plain: As for `Scene`.
+        title: Title of the page's panel.
+        plain: Whether the scene is drawn without shadows and reflections.
     """
 
     def __init__(self, server: viser.ViserServer, session: Session, title: str, plain: bool = False) -> None:

@@ -25,7 +25,7 @@ class Panel:
     """Controls in the container that is open in `gui`. The loop asks it; its handles may change at any time.
 
     Args:
-        gui: Of a server.
+        gui: Controls of a server.
         session: For the task, and for what is chosen at the beginning.
     """
 

@@ -32,7 +32,7 @@ class Plots:
     """Three charts, in the container that is open in `gui`.
 
     Args:
-        gui: Of a server.
+        gui: Controls of a server.
         joints: Names of the actions.
         dt: Seconds between two readings.
         split: Columns of the latent that are the proprioception's; the rest are the scan's.

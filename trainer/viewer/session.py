@@ -45,9 +45,9 @@ class Tally:
     traversed: int = 0
     """Courses walked to their goal."""
     seconds: float = 0.0
-    """Of the running episode."""
+    """Seconds of the running episode."""
     reward: float = 0.0
-    """Of the running episode."""
+    """Reward of the running episode."""
     last: str = ""
     """How the last episode ended."""
 
@@ -59,9 +59,9 @@ class Session:
         actor: As `load_candidate` gives it.
         task: That it was trained for.
         latent: One of LATENTS.
-        difficulty: Of the terrain; None on a plane.
+        difficulty: Difficulty of the terrain; None on a plane.
         terrain: Name of the terrain; the task's first by default.
-        seed: Of the episodes.
+        seed: Seed of the episodes.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Session:
 
     @property
     def difficulty(self) -> float:
-        """Of the terrain; 0 on a plane."""
+        """Difficulty of the terrain; 0 on a plane."""
         tiles = self.env.engine.tiles
         return tiles[int(self.env.engine.tile_of[0])].difficulty if tiles else 0.0
 

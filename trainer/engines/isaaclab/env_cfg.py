@@ -239,7 +239,7 @@ def env_cfg(
     Args:
         task: What is learned.
         num_envs: E.
-        seed: Of everything random.
+        seed: Seed of everything random.
         difficulty: Fixes the terrains' difficulty instead of the curriculum.
         auto_reset: Begin a new episode where one ends; without it, an episode that has ended goes on.
     """

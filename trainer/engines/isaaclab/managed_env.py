@@ -35,8 +35,8 @@ class ManagedTaskEnv(ManagerBasedRLEnv):
 
     Args:
         cfg: Its settings; without a seed it is 0, with -1 a random one.
-        render_mode: As for `ManagerBasedRLEnv`.
-        **kwargs: Likewise.
+        render_mode: Argument of `ManagerBasedRLEnv`.
+        **kwargs: Other arguments of `ManagerBasedRLEnv`.
 
     Attributes:
         managed: The task and its episodes.

@@ -32,7 +32,7 @@ def tile_meshes(difficulty: float, cfg: SubTerrainBaseCfg) -> tuple[list[trimesh
     """Isaac Lab's sub-terrain function: the tile's boxes, the pit's floor, and where robots start.
 
     Args:
-        difficulty: Of the generator; see `tile_of_cell`.
+        difficulty: Difficulty that the generator asks for; see `tile_of_cell`.
         cfg: A `TileCfg`: which tile. Its cell reaches from (0, 0) to `cfg.size`.
     """
     assert isinstance(cfg, TileCfg)

@@ -32,9 +32,9 @@ class ManagedTask:
         num_envs: E.
         read: Gives the `RobotState` of all robots, positions in their tiles' frames (`running.tile_of`). Asked once
             after every control step's physics, and again when new episodes have begun and kinematics are up to date.
-        seed: Of everything random in the task.
+        seed: Seed of everything random in the task.
         difficulty: Fixes the terrains' difficulty instead of the curriculum.
-        tile_seed: As for `RunningTask`.
+        tile_seed: Seed of the terrains alone, where it is another one.
 
     Attributes:
         running: The task and its episodes.

@@ -63,7 +63,7 @@ class StateReader:
             qpos: [K, nq].
             qvel: [K, nv].
             sensors: [K, nsensordata].
-            ground: Of the tiles.
+            ground: Height maps of the tiles.
             tile: [K] int64.
             dynamics: [K, 5].
             origin: [K, 3]: of the tiles, where the world has many; None where the tile's frame is the world's.

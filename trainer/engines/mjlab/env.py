@@ -28,7 +28,7 @@ class MjlabEnv(TaskEnv):
     Args:
         task: What is learned.
         num_envs: E.
-        seed: Of everything random here.
+        seed: Seed of everything random here.
         difficulty: Fixes the terrains' difficulty, in [0, 1], instead of the curriculum, for evaluation.
         auto_reset: Begin a new episode where one ends.
     """

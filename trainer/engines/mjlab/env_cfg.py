@@ -28,7 +28,7 @@ def env_cfg(
     Args:
         task: What is learned.
         num_envs: E.
-        seed: Of terrains and of everything random; None leaves all but the terrains to mjlab's scripts.
+        seed: Seed of terrains and of everything random; None leaves all but the terrains to mjlab's scripts.
         difficulty: Fixes the terrains' difficulty instead of the curriculum.
         visual: Keep the robot's meshes, for a picture of it.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mjlab.envs import ManagerBasedRlEnv
 
 DYNAMICS_FIELDS = ("geom_friction", "body_mass", "body_inertia", "body_ipos", "body_subtreemass")
-"""Of the model: what `RobotBatch.set_dynamics` writes, for each environment its own."""
+"""Fields of the model that `RobotBatch.set_dynamics` writes, for each environment its own."""
 
 MOTOR_FIELDS = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
 """Likewise, of `RobotBatch.set_motors`."""

@@ -26,7 +26,7 @@ class P3Runner(MjlabOnPolicyRunner):
         env: mjlab's, wrapped for rsl_rl.
         train_cfg: A `P3AgentCfg` as a dict.
         log_dir: Where everything goes; None for nowhere.
-        device: Of the networks.
+        device: Device of the networks.
     """
 
     def __init__(self, env: Any, train_cfg: dict[str, Any], log_dir: str | None = None, device: str = "cpu") -> None:

@@ -35,7 +35,7 @@ class TileCfg(SubTerrainCfg):
     column: int = 0
     """Which column of the grid."""
     seed: int = 0
-    """Of its random stones."""
+    """Seed of its random stones."""
 
     def __post_init__(self) -> None:
         for name in self.terrains:

@@ -21,7 +21,7 @@ class MujocoEnv(TaskEnv):
     Args:
         task: What is learned, on the CPU.
         num_envs: E.
-        seed: Of everything random here: noise, commands, pushes, dynamics, terrains.
+        seed: Seed of everything random here: noise, commands, pushes, dynamics, terrains.
         num_threads: Simulator threads; None for one a core.
         difficulty: Fixes the terrains' difficulty, in [0, 1], instead of the curriculum, for evaluation; of several the
             first environments have the first, and so on in equal parts.

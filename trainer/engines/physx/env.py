@@ -33,12 +33,12 @@ def make_physx_env(
     Args:
         task: What is learned; the G1's.
         num_envs: E.
-        seed: Of everything random.
+        seed: Seed of everything random.
         difficulty: Fixes the terrains' difficulty instead of the curriculum.
         auto_reset: Begin a new episode where one ends.
 
     Raises:
-        ValueError: As for `packages.check`.
+        ValueError: Something is missing; `packages.check` says what.
     """
     install()
     from trainer.engines.isaaclab.env import IsaacLabEnv  # noqa: PLC0415
@@ -57,7 +57,7 @@ def install() -> None:
     """Makes Isaac Lab's environments of this process run on PhysX; before that, nothing of Isaac Lab is imported.
 
     Raises:
-        ValueError: As for `packages.check`.
+        ValueError: Something is missing; `packages.check` says what.
     """
     packages.activate()
     import warp  # noqa: PLC0415  as above

@@ -158,7 +158,7 @@ class StandInScene:
         return contacts
 
     def reset(self, env_ids: Any = None) -> None:
-        """Of the buffers of robot and sensors."""
+        """Resets the buffers of robot and sensors."""
         for entity in self._entities.values():
             entity.reset(env_ids)
 
@@ -167,7 +167,7 @@ class StandInScene:
         self["robot"].write_data_to_sim()
 
     def update(self, dt: float) -> None:
-        """Of the buffers of robot and sensors, after a physics step."""
+        """Updates the buffers of robot and sensors after a physics step."""
         for entity in self._entities.values():
             entity.update(dt)
 

@@ -39,7 +39,7 @@ def write_stage(
 
     Args:
         path: A `.usda` or `.usdc` file.
-        model: Of one robot alone: its bodies, hinges, spheres and capsules.
+        model: Model of one robot alone: its bodies, hinges, spheres and capsules.
         origins: [E, 3]: where the robots stand at first; tensors move them before they matter.
         mesh: The ground; None for a plane at height 0.
         sim_cfg: Isaac Lab's `SimulationCfg`.

@@ -105,7 +105,7 @@ class PhysxView:
     A process has one scene: a new view takes the place of the one before, which must not be asked any more.
 
     Args:
-        model: Of one robot.
+        model: Model of one robot.
         origins: [E, 3]: where the robots stand at first.
         mesh: The ground; None for a plane.
         sim_cfg: Isaac Lab's `SimulationCfg`.
