@@ -22,7 +22,7 @@ What differs from rsl_rl's PPO, and why:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.mirroring import Mirroring, Symmetry, share_of, symmetry_of
 from trainer.algorithms.plug_in import read_config
-from trainer.algorithms.rows import rows_of
+from trainer.algorithms.rollout_rows import RolloutRows
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 from trainer.models.actor import LatentActor, observation_sets
 from trainer.models.dense import value_of
@@ -53,7 +53,7 @@ ENTROPIES = ("exploration", "marginal")
 """Whose entropy the bonus may reward: the exploration noise's, or the policy's as its estimator has it."""
 
 
-class P3PPO(Containment, PPO):
+class P3PPO(Containment, RolloutRows, PPO):
     """P³ with switchable probability estimators, and the baselines.
 
     Args:
@@ -279,61 +279,6 @@ class P3PPO(Containment, PPO):
         """What the log has of mirroring."""
         scalars = {} if self.mirroring is None else self.mirroring.scalars
         return dict(zip(scalars, self._logged(list(scalars.values())), strict=True))
-
-    def _rollout(self) -> dict[str, Any]:
-        """The rows that an update is over, with what it needs of them and the epochs share.
-
-        Row t·E + e is step t of environment e; those of steps that are mirrored too come after the rollout's.
-        """
-        storage, actor = self.storage, self.actor
-        rollout = {
-            "observations": storage.observations.flatten(0, 1),
-            "actions": storage.actions.flatten(0, 1),
-            "values": storage.values.flatten(),
-            "returns": storage.returns.flatten(),
-            "advantages": storage.advantages.flatten(),
-            "log_prob": storage.actions_log_prob.flatten(),
-            "continues": 1.0 - storage.dones.flatten().float(),
-        }
-        self._seed = torch.randint(2**62, (1,))  # on the CPU, as the operators want it
-        if actor.estimator.deferred:
-            rollout["stream"] = self._streams()
-            rollout |= self._remembered(rollout)
-        else:
-            stored = (values.flatten(0, 1) for values in storage.distribution_params)
-            rollout |= dict(zip(actor.estimator.remembers, stored, strict=True))
-        if self.mirroring is not None:
-            rollout = self.mirroring.extended(rollout, self.iteration, storage.num_envs, self.critic, self._remembered)
-        observations = rollout["observations"]
-        rollout["observations"] = observations.select(*actor.obs_groups, *self.critic.obs_groups)
-        rollout |= {**actor.targets(observations), "num_envs": storage.num_envs}
-        self.on_phase("prepared")
-        return rollout
-
-    def _streams(self) -> Tensor:
-        """[T·E]: the number of a row among those of all ranks, by which an estimator may draw its noise."""
-        steps, envs = self.storage.num_transitions_per_env, self.storage.num_envs
-        own = torch.arange(envs, device=self.device) + envs * self.ranks.rank
-        return (torch.arange(steps, device=self.device)[:, None] * (envs * self.ranks.size) + own).flatten()
-
-    @torch.no_grad()
-    def _remembered(self, rows: Mapping[str, Any]) -> dict[str, Tensor]:
-        """What an update compares rows with, by the present weights; before its first step those are the rollout's.
-
-        Args:
-            rows: `observations` and `actions` [B], and what is known of them already, such as noise.
-        """
-        policy = self.actor.recall(*self.actor.encode(rows["observations"]), rows, self._seed)
-        return policy.remember(rows["actions"])
-
-    def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rollout in a new order, in `num_mini_batches` parts; a rest that does not divide is left out."""
-        size = len(rollout["actions"]) // self.num_mini_batches
-        order = torch.randperm(len(rollout["actions"]), device=self.device)
-        for start in range(0, size * self.num_mini_batches, size):
-            rows = order[start : start + size]
-            batch = {name: rows_of(value, rows) for name, value in rollout.items() if not isinstance(value, int)}
-            yield {**batch, "rows": rows}
 
     def _mean_drawn(self, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """The mean of values [B] over rows that the policy drew itself: of an image -log r estimates no KL."""

@@ -1,0 +1,84 @@
+"""The rows that an update is over: the stored rollout with what every epoch shares, and its minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from rsl_rl.storage import RolloutStorage
+from torch import Tensor
+
+from trainer.algorithms.mirroring import Mirroring
+from trainer.algorithms.rows import rows_of
+from trainer.models.ranks import Ranks
+
+
+class RolloutRows:
+    """The part of `P3PPO` that turns its storage into minibatches."""
+
+    actor: Any
+    critic: Any
+    storage: RolloutStorage
+    ranks: Ranks
+    device: str
+    iteration: int
+    num_mini_batches: int
+    mirroring: Mirroring | None
+    on_phase: Callable[[str], None]
+    _seed: Tensor | None
+
+    def _rollout(self) -> dict[str, Any]:
+        """The rows that an update is over, with what it needs of them and the epochs share.
+
+        Row t·E + e is step t of environment e; those of steps that are mirrored too come after the rollout's.
+        """
+        storage, actor = self.storage, self.actor
+        rollout = {
+            "observations": storage.observations.flatten(0, 1),
+            "actions": storage.actions.flatten(0, 1),
+            "values": storage.values.flatten(),
+            "returns": storage.returns.flatten(),
+            "advantages": storage.advantages.flatten(),
+            "log_prob": storage.actions_log_prob.flatten(),
+            "continues": 1.0 - storage.dones.flatten().float(),
+        }
+        self._seed = torch.randint(2**62, (1,))  # on the CPU, as the operators want it
+        if actor.estimator.deferred:
+            rollout["stream"] = self._streams()
+            rollout |= self._remembered(rollout)
+        else:
+            stored = (values.flatten(0, 1) for values in storage.distribution_params)
+            rollout |= dict(zip(actor.estimator.remembers, stored, strict=True))
+        if self.mirroring is not None:
+            rollout = self.mirroring.extended(rollout, self.iteration, storage.num_envs, self.critic, self._remembered)
+        observations = rollout["observations"]
+        rollout["observations"] = observations.select(*actor.obs_groups, *self.critic.obs_groups)
+        rollout |= {**actor.targets(observations), "num_envs": storage.num_envs}
+        self.on_phase("prepared")
+        return rollout
+
+    def _streams(self) -> Tensor:
+        """[T·E]: the number of a row among those of all ranks, by which an estimator may draw its noise."""
+        steps, envs = self.storage.num_transitions_per_env, self.storage.num_envs
+        own = torch.arange(envs, device=self.device) + envs * self.ranks.rank
+        return (torch.arange(steps, device=self.device)[:, None] * (envs * self.ranks.size) + own).flatten()
+
+    @torch.no_grad()
+    def _remembered(self, rows: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What an update compares rows with, by the present weights; before its first step those are the rollout's.
+
+        Args:
+            rows: `observations` and `actions` [B], and what is known of them already, such as noise.
+        """
+        policy = self.actor.recall(*self.actor.encode(rows["observations"]), rows, self._seed)
+        return policy.remember(rows["actions"])
+
+    def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The rollout in a new order, in `num_mini_batches` parts; a rest that does not divide is left out."""
+        size = len(rollout["actions"]) // self.num_mini_batches
+        order = torch.randperm(len(rollout["actions"]), device=self.device)
+        for start in range(0, size * self.num_mini_batches, size):
+            rows = order[start : start + size]
+            batch = {name: rows_of(value, rows) for name, value in rollout.items() if not isinstance(value, int)}
+            yield {**batch, "rows": rows}
