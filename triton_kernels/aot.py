@@ -14,20 +14,22 @@ import importlib.util
 import json
 import multiprocessing
 import os
-import pkgutil
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import triton_kernels
-from triton_kernels.launch import AotCase, target_arch
-from triton_kernels.occupancy import LIMITS, blocks_per_sm, fits, occupancy
+from triton_kernels.proof import model, sass
+from triton_kernels.proof.occupancy import LIMITS, blocks_per_sm, fits, occupancy
+from triton_kernels.proof.sass import Code
+
+if TYPE_CHECKING:
+    from triton_kernels.proof.cases import Case  # imports triton, which need not be installed
 
 ARCHITECTURES = ("sm_90", "sm_80", "sm_120")
 PROCESSES = 2
@@ -36,94 +38,71 @@ _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 Record = dict[str, Any]
 
 
-def kernel_modules() -> list[str]:
-    """The modules of this package that have `aot_cases`, by name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(triton_kernels.__path__, "triton_kernels."))
-    return [name for name in names if not _is_tool(name) and hasattr(importlib.import_module(name), "aot_cases")]
+def compile_cases(cases: Sequence[Case], arch: str) -> list[Record]:
+    """Records of cases that share their machine code: compiled once."""
+    facts: Record = {name: None for name in ("registers", "spill_bytes", "shared_bytes", "blocks_per_sm", "occupancy")}
+    facts |= {"fits": False, "wgmma": None, "mma": None, "error": None}
+    code = None
+    start = time.perf_counter()
+    try:
+        found, code = _compiled_facts(cases[0], arch)
+        facts |= found
+    except Exception as error:  # a refusal by any of triton's passes or by ptxas is a finding, not the end
+        facts["error"] = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+    facts["compile_seconds"] = round(time.perf_counter() - start, 2)
+    return [_record(case, arch, code) | facts for case in cases]
 
 
-def _is_tool(name: str) -> bool:
-    return name.rpartition(".")[2] in ("aot", "launch", "occupancy", "roofline", "tune", "workloads")
-
-
-@functools.cache
-def collect(modules: tuple[str, ...], arch: str) -> list[AotCase]:
-    """Every case of the modules, with the configurations that `arch` is launched with."""
-    with target_arch(arch):
-        return [case for name in modules for case in importlib.import_module(name).aot_cases()]
-
-
-def compile_case(case: AotCase, arch: str) -> Record:
-    """Compiles one case for `arch` and reads what it needs; a compiler's refusal is in the record's "error"."""
-    record: Record = {
+def _record(case: Case, arch: str, code: Code | None) -> Record:
+    """What is counted of a case; "instructions" are those of all warps, None where the loops were not understood."""
+    warps = case.launch.grid * case.launch.options.get("num_warps", 4)
+    instructions = special = None
+    if code is not None:
+        trips = sass.fitted(case.cost.trips, len(code.loops)) if case.cost.trips else (1.0,) * len(code.loops)
+        if trips is not None:
+            instructions, special = (warps * code.instructions(trips, kind) for kind in ("", "MUFU"))
+    return {
         "kernel": case.kernel,
         "arch": arch,
         "shape": case.shape,
         "precision": case.precision,
-        "config": dict(case.config),
+        "config": dict(case.launch.config),
         "default": case.default,
-        "registers": None,
-        "spill_bytes": None,
-        "shared_bytes": None,
-        "fits": False,
-        "blocks_per_sm": None,
-        "occupancy": None,
-        "wgmma": None,
-        "mma": None,
         "tensor_core": case.tensor_core,
-        "grid": case.grid,
-        "bytes_moved": case.bytes_moved,
-        "compulsory_bytes": case.compulsory_bytes,
-        "flops": case.flops,
-        "mm_launches": case.mm_launches,
-        "error": None,
+        "grid": case.launch.grid,
+        "launches": dict(case.launches),
+        "bytes_moved": case.cost.bytes_moved,
+        "compulsory_bytes": case.cost.compulsory_bytes,
+        "l2_bytes": case.cost.l2_bytes,
+        "flops": case.cost.flops,
+        "products": case.cost.products,
+        "activations": case.cost.activations,
+        "instructions": instructions,
+        "special": special,
     }
-    start = time.perf_counter()
-    try:
-        record |= _compiled_facts(case, arch)
-    except Exception as error:  # a refusal by any of triton's passes or by ptxas is a finding, not the end
-        record["error"] = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
-    record["compile_seconds"] = round(time.perf_counter() - start, 2)
-    return record
 
 
-def _compiled_facts(case: AotCase, arch: str) -> Record:
-    from triton import compile as triton_compile  # noqa: PLC0415  # decides at import between compiler and interpreter
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-    from triton.compiler import ASTSource  # noqa: PLC0415
+def _compiled_facts(case: Case, arch: str) -> tuple[Record, Code]:
+    from triton_kernels.proof.cases import compiled  # noqa: PLC0415
 
-    target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-    options = {name: case.config[name] for name in ("num_warps", "num_stages", "maxnreg") if name in case.config}
-    names = list(case.function.arg_names)
-    signature = {name: case.signature.get(name, "constexpr") for name in names}
-    source = ASTSource(case.function, signature, dict(case.constexprs), _alignment(names, signature, case))
-    compiled = triton_compile(source, target=target, options=options)
-    registers, spill_bytes = resource_usage(compiled.asm["cubin"])
-    shared_bytes, num_warps = compiled.metadata.shared, compiled.metadata.num_warps
+    kernel = compiled(case.launch, arch)
+    registers, spill_bytes = resource_usage(kernel.asm["cubin"])
+    shared_bytes, num_warps = kernel.metadata.shared, kernel.metadata.num_warps
+    code = sass.parse(sass.disassemble(kernel.asm["cubin"]))
     return {
         # A launch that leaves warps or stages out gets triton's own: the record says which.
-        "config": {**case.config, "num_warps": num_warps, "num_stages": compiled.metadata.num_stages},
+        "config": {**case.launch.config, "num_warps": num_warps, "num_stages": kernel.metadata.num_stages},
         "registers": registers,
         "spill_bytes": spill_bytes,
         "shared_bytes": shared_bytes,
         "fits": fits(arch, shared_bytes),
         "blocks_per_sm": blocks_per_sm(arch, registers, shared_bytes, num_warps),
         "occupancy": round(occupancy(arch, registers, shared_bytes, num_warps), 4),
-        "wgmma": "wgmma.mma_async" in compiled.asm["ptx"],
-        "mma": "mma.sync" in compiled.asm["ptx"],
-    }
-
-
-def _alignment(
-    names: Sequence[str], signature: Mapping[str, Any], case: AotCase
-) -> dict[tuple[int, ...], list[list[Any]]]:
-    """What the JIT finds at run time: torch's allocations are aligned, the sizes that a case names multiples of 16."""
-    aligned = []
-    for index, name in enumerate(names):
-        kind = signature[name]
-        entries = [((index,), kind)] if isinstance(kind, str) else [((index, at), one) for at, one in enumerate(kind)]
-        aligned += [place for place, one in entries if one.startswith("*") or name in case.divisible_by_16]
-    return {place: [["tt.divisibility", 16]] for place in aligned}
+        "wgmma": "wgmma.mma_async" in kernel.asm["ptx"],
+        "mma": "mma.sync" in kernel.asm["ptx"],
+        "code_instructions": len(code.names),
+        "code_loops": len(code.loops),
+    }, code
 
 
 def resource_usage(cubin: bytes) -> tuple[int, int]:
@@ -143,49 +122,66 @@ def resource_usage(cubin: bytes) -> tuple[int, int]:
     return registers, stack + local
 
 
-def _compile_by_index(modules: tuple[str, ...], arch: str, index: int) -> Record:
+PACKAGE = "triton_kernels.proof.cases:collect"
+"""Where the cases of the package come from: a function of the architecture, by module and name."""
+
+
+@functools.cache
+def groups_of(source: str, arch: str) -> list[list[Case]]:
+    """The cases of a source, those that share their machine code together."""
+    module, _, function = source.partition(":")
+    found: dict[str, list[Case]] = {}
+    for case in getattr(importlib.import_module(module), function)(arch):
+        found.setdefault(case.launch.facts(), []).append(case)
+    return list(found.values())
+
+
+def _compile_by_index(source: str, arch: str, index: int) -> list[Record]:
     """In a worker: a case holds a JIT function, which does not travel between processes, but its place does."""
-    return compile_case(collect(modules, arch)[index], arch)
+    return compile_cases(groups_of(source, arch)[index], arch)
 
 
 def run(
-    modules: Sequence[str],
     arch: str,
     kernel: str | None = None,
     precisions: Sequence[str] | None = None,
-    only_defaults: bool = False,
+    workload: str | None = None,
     quiet: bool = False,
+    source: str = PACKAGE,
 ) -> list[Record]:
-    """Compiles the cases of `modules` for `arch`, two at a time, and prints each as it comes.
+    """Compiles the cases of `source` for `arch`, two at a time, and prints each as it comes.
 
     Args:
-        modules: Importable names with `aot_cases`.
         arch: One of `ARCHITECTURES`.
         kernel: Only kernels whose name contains this.
         precisions: Only these of the dots.
-        only_defaults: Only what a user gets without asking.
+        workload: Only what this workload launches.
         quiet: Print nothing.
+        source: Where the cases come from.
     """
-    names = tuple(modules)
-    cases = collect(names, arch)
-    chosen = [
-        index
-        for index, case in enumerate(cases)
-        if (kernel is None or kernel in case.kernel)
-        and (precisions is None or case.precision in precisions)
-        and (case.default or not only_defaults)
-    ]
+    groups = groups_of(source, arch)
+
+    def wanted(case: Case) -> bool:
+        return (
+            (kernel is None or kernel in case.kernel)
+            and (precisions is None or case.precision in precisions)
+            and (workload is None or workload in case.launches)
+        )
+
+    chosen = [index for index, group in enumerate(groups) if any(wanted(case) for case in group)]
     records: list[Record] = []
     if not quiet:
-        print(f"{arch}: {len(chosen)} configurations of {len({cases[i].kernel for i in chosen})} kernels", flush=True)
+        names = {groups[index][0].kernel for index in chosen}
+        print(f"{arch}: {len(chosen)} configurations of {len(names)} kernels", flush=True)
         print(table_header(), flush=True)
     context = multiprocessing.get_context("spawn")  # a forked child would share the compiler's threads
     with ProcessPoolExecutor(min(PROCESSES, max(len(chosen), 1)), mp_context=context) as pool:
-        futures = [pool.submit(_compile_by_index, names, arch, index) for index in chosen]
-        for future in futures:
-            records.append(future.result())
+        futures = {index: pool.submit(_compile_by_index, source, arch, index) for index in chosen}
+        for place, future in futures.items():
+            found = [r for case, r in zip(groups[place], future.result(), strict=True) if wanted(case)]
+            records += found
             if not quiet:
-                print(table_row(records[-1]), flush=True)
+                print(table_row(found[0]), flush=True)
     return records
 
 
@@ -251,31 +247,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Compiles every configuration of every kernel for a GPU that need not be here; executes nothing.",
     )
     parser.add_argument("--arch", choices=(*ARCHITECTURES, "all"), default="sm_90", help="compile for (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="save the records, one a configuration")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="save the records: cases and workloads")
     parser.add_argument("--kernel", metavar="NAME", help="only kernels whose name contains this")
     parser.add_argument("--precision", action="append", metavar="NAME", help="only these dots; may be repeated")
-    parser.add_argument("--only-defaults", action="store_true", help="only what is launched without asking")
-    parser.add_argument("--roofline", action="store_true", help="the least time on an H100; compiles nothing")
+    parser.add_argument("--workload", metavar="NAME", help="only what this one launches: mm_train, mc15_train, ...")
+    parser.add_argument("--table", action="store_true", help=f"write the modelled limits to {model.TABLE.name}")
+    parser.add_argument("--steps", action="store_true", help="print the model launch by launch, too")
     options = parser.parse_args(arguments)
-    if options.roofline:
-        from triton_kernels.roofline import main as roofline  # noqa: PLC0415  # which imports this module
-
-        return roofline([])
     reason = unavailable()
     if reason is not None:
         print(f"{parser.prog}: {reason}", file=sys.stderr)
         return 2
     if options.json is not None and not options.json.resolve().parent.is_dir():
         parser.error(f"--json: no directory {options.json.resolve().parent}")
-    modules = kernel_modules()
     records: list[Record] = []
     for arch in ARCHITECTURES if options.arch == "all" else (options.arch,):
-        records += run(modules, arch, options.kernel, options.precision, options.only_defaults)
-    if options.json is not None:
-        options.json.write_text(json.dumps(records, indent=1) + "\n")
+        records += run(arch, options.kernel, options.precision, options.workload)
     if not records:
-        print(f"{parser.prog}: nothing matches --kernel and --precision", file=sys.stderr)
+        print(f"{parser.prog}: nothing matches --kernel, --precision and --workload", file=sys.stderr)
         return 2
+    on_hopper = [record for record in records if record["arch"] == model.ARCH]
+    whole = model.workloads(on_hopper) if options.kernel is None else []
+    if options.workload is not None:
+        whole = [one for one in whole if one["workload"] == options.workload]
+    if options.json is not None:
+        options.json.write_text(json.dumps({"cases": records, "workloads": whole}, indent=1) + "\n")
+    if options.table:
+        model.write_table(whole)
+    if whole:
+        print(f"\nLeast time on an H100 SXM by each limit: modelled, not measured\n{model.table(whole)}")
+    for one in whole if options.steps else ():
+        print(f"\n{one['workload']}, {one['precision']}\n{model.steps_table(one)}")
     return report(records)
 
 

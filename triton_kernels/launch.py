@@ -1,4 +1,4 @@
-"""What every launcher needs: device guard, addressing width, tuned configurations, cases for ahead-of-time proof.
+"""What every launcher needs: the one way to start a kernel, addressing width, tuned configurations.
 
 Importing this module touches no GPU, reads no file and does not import triton; all of that waits for the first use.
 """
@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -34,46 +33,10 @@ _target: list[str] = []
 _forced: dict[str, Config] = {}
 _recorders: list[dict[str, Config]] = []
 _shrunk: dict[tuple[str, str], Config] = {}
+_instead: list[Callable[[Any, int, tuple[Any, ...], Config], None]] = []
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True)
-class AotCase:
-    """One configuration of one kernel, with what is needed to compile it for a GPU that is not here."""
-
-    kernel: str
-    """The function's name, without the leading underscore: "linear_elu_moments_fwd_kernel"."""
-    function: Any
-    """The `@triton.jit` function."""
-    signature: Mapping[str, Any]
-    """Argument → triton type: "*fp32", "i32", "fp32", a tuple of such for an argument that is a tuple, or "constexpr"
-    for those in `constexprs` (which may be left out)."""
-    constexprs: Mapping[str, Any]
-    """Every constexpr argument, the BLOCK_* sizes among them."""
-    config: Config
-    """The BLOCK_* sizes, num_warps and num_stages."""
-    shape: str
-    """The problem in words: "B=24576 I=209 J=110 O=512"."""
-    bytes_moved: int
-    """DRAM bytes read and written by one launch, from the tiling."""
-    compulsory_bytes: int
-    """The least a launch of its own can move: every input once, every output once."""
-    flops: int
-    """Floating-point operations of the dots, two a multiply-add (elementwise kernels: of the arithmetic)."""
-    tensor_core: bool
-    """Whether the dots are to run on tensor cores (tf32, bf16) rather than as fp32 multiply-adds."""
-    default: bool
-    """Whether this is what a user gets without asking; these must not spill."""
-    grid: int
-    """Programs of one launch."""
-    precision: str = "ieee"
-    """Of the dots: "ieee", "tf32x3", "tf32" or "bf16"."""
-    mm_launches: int = 0
-    """How often one MM forward and backward of the G1 actor at B = 24,576 launches exactly this: the roofline's sum."""
-    divisible_by_16: tuple[str, ...] = ()
-    """Arguments that are multiples of 16 (pointers: aligned) at run time, as the JIT would specialise them."""
 
 
 def interpreted() -> bool:
@@ -84,6 +47,33 @@ def interpreted() -> bool:
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     """Makes the GPU of `tensor` the current one for the launches inside; nothing for a CPU tensor."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+
+
+def start(kernel: Any, grid: int, *arguments: Any, **config: Any) -> None:
+    """kernel[(grid,)](*arguments, **config) on the device of the first argument, a tensor.
+
+    Inside `started_instead` nothing is started: its function is called with the same.
+    """
+    if _instead:
+        _instead[-1](kernel, grid, arguments, config)
+        return
+    with on_device(arguments[0]):
+        kernel[(grid,)](*arguments, **config)
+
+
+@contextlib.contextmanager
+def started_instead(function: Callable[[Any, int, tuple[Any, ...], Config], None]) -> Iterator[None]:
+    """Inside, `start` calls function(kernel, grid, arguments, config) and launches nothing."""
+    _instead.append(function)
+    try:
+        yield
+    finally:
+        _instead.pop()
+
+
+def block_of(size: int, most: int) -> int:
+    """The power of two that covers `size`, at least the 16 that a dot needs and at most `most`."""
+    return min(max(1 << max(size - 1, 0).bit_length(), 16), most)
 
 
 def needs_int64(*tensors: Tensor | None) -> bool:

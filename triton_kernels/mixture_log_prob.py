@@ -1,6 +1,6 @@
 """Likelihood of an action under a mixture of Gaussians: log (1/N) Σ_i N(action | means_i, std²), forward and backward.
 
-The kernels are in `mixture_likelihood.py`; here is how they are launched, on all samples or on a tile of them.
+The kernels are in `kernels/mixture_log_prob.py`; here is how they are launched, on all samples or on a tile of them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import torch
 import triton
 from torch import Tensor
 
-from triton_kernels.launch import AotCase, Config, fitting, row_bucket, tuned
-from triton_kernels.likelihood_costs import cost
-from triton_kernels.mixture_likelihood import _mixture_log_prob_bwd_kernel, _mixture_log_prob_fwd_kernel
-from triton_kernels.record import cases, recording, start
+from triton_kernels.kernels.mixture_log_prob import _mixture_log_prob_bwd_kernel, _mixture_log_prob_fwd_kernel
+from triton_kernels.launch import Config, fitting, row_bucket, start, tuned
 from triton_kernels.sampled_layers import near
 
 Layer = tuple[Tensor, Tensor]
@@ -193,15 +191,3 @@ def backward(
         first=True,
     )
     return d_action, d_means, d_std if std.dim() == 2 else d_std.sum(0).to(std.dtype)
-
-
-def aot_cases() -> list[AotCase]:
-    """What the likelihood of a G1's 29 actions launches: 15 samples, a training minibatch and a rollout."""
-    found = []
-    for rows in (24576, 4096):
-        with recording() as launches, torch.device("meta"):
-            action, means, std = torch.empty(rows, 29), torch.empty(15, rows, 29), torch.empty(29)
-            log_prob = forward(action, means, std)
-            backward(log_prob, log_prob, action, means, std)
-        found += cases(launches, f"B={rows} N=15", "ieee", cost)
-    return found

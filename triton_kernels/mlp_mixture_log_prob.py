@@ -10,7 +10,6 @@ of that output as soon as the layer above has read it, so that it needs no more 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,11 +17,10 @@ import torch
 from torch import Tensor
 
 from triton_kernels import mixture_log_prob as likelihood
-from triton_kernels.launch import AotCase, fitting
-from triton_kernels.likelihood_costs import cost
-from triton_kernels.record import Launch, cases, recording
+from triton_kernels.kernels.moments_math import NONE
+from triton_kernels.launch import fitting
 from triton_kernels.sampled_gradients import WeightGradient, latent_backward, linear_backward
-from triton_kernels.sampled_layers import NONE, LatentTile, latent_forward, linear_forward
+from triton_kernels.sampled_layers import LatentTile, latent_forward, linear_forward
 
 SCRATCH_BYTES = 256 * 2**20
 """Hidden activations of a tile, at most."""
@@ -327,46 +325,3 @@ def _in_input_dtypes(p: Problem, d: Gradients) -> Gradients:
         d.std.to(p.std.dtype),
         None if d.noise is None or p.noise is None else d.noise.to(p.noise.dtype),
     )
-
-
-def aot_cases() -> list[AotCase]:
-    """What the G1 actor launches, 15 samples: a training minibatch in every precision, a smaller one in two.
-
-    Rows with numbers of their own, as a shuffled minibatch has, are compiled in two.
-    """
-    found = []
-    for precision in ("ieee", "tf32x3", "tf32", "bf16"):
-        often = precision in ("ieee", "tf32")
-        for rows in (24576, 4096) if often else (24576,):
-            found += cases(_actor_launches(rows, precision), f"B={rows} N=15", precision, cost)
-        if often:
-            launches = [launch for launch in _actor_launches(24576, precision, True) if "HAS_ROWS" in launch.arguments]
-            found += cases(launches, "B=24576 N=15 numbered", precision, cost)
-    return found
-
-
-def _actor_launches(rows: int, precision: str, numbered: bool = False) -> list[Launch]:
-    """Of a forward and a backward pass; `numbered` rows have numbers of their own."""
-    widths = (209, 512, 256, 128, 29)
-    with recording() as launches, torch.device("meta"):
-        problem = Problem(
-            torch.empty(rows, widths[-1]),
-            torch.empty(rows, 99),
-            torch.empty(rows, 110),
-            torch.empty(rows, 110),
-            [torch.empty(out, width) for width, out in itertools.pairwise(widths)],
-            [torch.empty(out) for out in widths[1:]],
-            torch.empty(widths[-1]),
-            noise=None,
-            noise_of_tile=None,
-            seed=torch.zeros(1, dtype=torch.int64),
-            rows=torch.empty(rows, dtype=torch.int64) if numbered else None,
-            num_samples=15,
-            antithetic=False,
-            activation=0,
-            parameter=1.0,
-            precision=precision,
-        )
-        log_prob = forward(problem)
-        backward(problem, log_prob, log_prob, need_noise=False)
-    return launches

@@ -16,116 +16,25 @@ from collections.abc import Sequence
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import activation_moments, launch
+from triton_kernels.kernels.mlp_moments import _mlp_moments_fwd_kernel
+from triton_kernels.kernels.moments_math import NONE
+from triton_kernels.launch import block_of
 from triton_kernels.linear_elu_moments import (
     Moments,
-    block_of,
     chunk_rows,
     layer_forward,
     layer_input_gradient,
     rows_contiguous,
 )
 from triton_kernels.linear_weight_gradients import weight_gradients
-from triton_kernels.moment_tiles import activate_tile, layer_products, store_tile
-from triton_kernels.moments_math import NONE
 
 SCRATCH_BYTES = 40 << 20
 """Of an H100's 50 MB of L2; above it the layers are launched one by one."""
 MOST_LAYERS = 8
 """Each layer is code of its own in the kernel that does all of them."""
-
-
-@triton.jit
-def _mlp_moments_fwd_kernel(
-    mean_ptr: tl.tensor,
-    var_ptr: tl.tensor,
-    weight_ptrs: tl.tensor,
-    bias_ptrs: tl.tensor,
-    scratch_ptr: tl.tensor,
-    out_mean_ptr: tl.tensor,
-    out_var_ptr: tl.tensor,
-    rows: tl.tensor,
-    widest: tl.tensor,
-    deterministic: tl.tensor,
-    widths: tl.tensor,
-    stride_mean: tl.tensor,
-    stride_var: tl.tensor,
-    stride_weights: tl.tensor,
-    parameter: tl.tensor,
-    LAYERS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    BIASES: tl.constexpr,
-    SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    BLOCK_IN: tl.constexpr,
-    CHUNK_ROWS: tl.constexpr,
-) -> None:
-    """Arguments in the plural are tuples, one entry a layer; `widths` has I of the first and O of every layer.
-
-    scratch [4, rows, widest]: mean and var of one hidden layer, and of the next. Bit k of BIASES: layer k has a bias.
-    """
-    first_row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS
-    row = first_row + tl.arange(0, BLOCK_ROWS)
-    row_inside = row < rows
-    plane = rows.to(tl.int64) * widest
-    for layer in tl.static_range(LAYERS):
-        inputs = widths[layer]
-        outputs = widths[layer + 1]
-        to_mean_ptr = scratch_ptr + (layer % 2) * 2 * plane
-        to_var_ptr = to_mean_ptr + plane
-        from_mean_ptr = scratch_ptr + ((layer + 1) % 2) * 2 * plane
-        from_var_ptr = from_mean_ptr + plane
-        for begin in range(0, outputs, BLOCK_OUT):
-            out = begin + tl.arange(0, BLOCK_OUT)
-            mean, var = layer_products(
-                mean_ptr if layer == 0 else from_mean_ptr,
-                var_ptr if layer == 0 else from_var_ptr,
-                weight_ptrs[layer],
-                row,
-                row_inside,
-                out,
-                inputs,
-                outputs,
-                deterministic if layer == 0 else 0,
-                stride_mean if layer == 0 else inputs,
-                stride_var if layer == 0 else inputs,
-                stride_weights[layer],
-                SPLIT and layer == 0,
-                PRECISION,
-                BLOCK_ROWS,
-                BLOCK_OUT,
-                BLOCK_IN,
-            )
-            if (BIASES >> layer) % 2 == 1:
-                mean += tl.load(bias_ptrs[layer] + out, mask=out < outputs, other=0.0).to(tl.float32)[None, :]
-            inside = row_inside[:, None] & (out < outputs)[None, :]
-            if layer == LAYERS - 1:
-                store_tile(out_mean_ptr, row, outputs, out, mean, inside)
-                store_tile(out_var_ptr, row, outputs, out, var, inside)
-            else:
-                store_tile(to_mean_ptr, row, outputs, out, mean, inside)
-                store_tile(to_var_ptr, row, outputs, out, var, inside)
-                activate_tile(
-                    to_mean_ptr,
-                    to_var_ptr,
-                    to_mean_ptr,
-                    to_var_ptr,
-                    first_row,
-                    rows,
-                    out,
-                    outputs,
-                    parameter,
-                    ACTIVATION,
-                    BLOCK_ROWS,
-                    CHUNK_ROWS,
-                )
-        if layer < LAYERS - 1:
-            tl.debug_barrier()  # the next layer reads what all threads of the program wrote
 
 
 def fits_one_launch(rows: int, widths: Sequence[int], activate_last: bool) -> bool:
@@ -136,12 +45,13 @@ def fits_one_launch(rows: int, widths: Sequence[int], activate_last: bool) -> bo
 
 def one_launch_config(rows: int, widths: Sequence[int], precision: str) -> launch.Config:
     """What the forward in one launch is launched with."""
-    width = block_of(max(widths[1:]), 64)
+    width, chunk = block_of(max(widths[1:]), 64), chunk_rows(32, block_of(max(widths[1:]), 64))
     default = {
         "BLOCK_ROWS": 32,
         "BLOCK_OUT": width,
         "BLOCK_IN": 32 if precision in ("tf32", "bf16") else 16,
-        "CHUNK_ROWS": chunk_rows(32, width),
+        # Plain multiply-adds leave the activation fewer registers: with more rows at a time it would spill.
+        "CHUNK_ROWS": chunk if precision != "ieee" or launch.interpreted() else min(chunk, 8),
         "num_warps": 8,
         "num_stages": 3,
     }
@@ -228,7 +138,9 @@ def _forward_in_one_launch(
     config = one_launch_config(rows, widths, precision)
     if rows == 0:
         return
-    _mlp_moments_fwd_kernel[(triton.cdiv(rows, config["BLOCK_ROWS"]),)](
+    launch.start(
+        _mlp_moments_fwd_kernel,
+        triton.cdiv(rows, config["BLOCK_ROWS"]),
         mean,
         var,
         tuple(weights),

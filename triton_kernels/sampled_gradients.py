@@ -1,4 +1,4 @@
-"""How the kernels of `sampled_layers_backward.py` are launched: gradients of layers that run on samples."""
+"""How the kernels of `kernels/sampled_gradients.py` are launched: gradients of layers that run on samples."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 import triton
 from torch import Tensor
 
-from triton_kernels.launch import Config, row_bucket, tuned
-from triton_kernels.record import start
-from triton_kernels.sampled_layers import NONE, LatentTile, block_size, near
-from triton_kernels.sampled_layers_backward import (
+from triton_kernels.kernels.moments_math import NONE
+from triton_kernels.kernels.sampled_gradients import (
     _latent_linear_bwd_kernel,
     _latent_linear_bwd_weight_kernel,
     _sampled_linear_bwd_kernel,
     _sampled_linear_bwd_weight_kernel,
     _sum_parts_kernel,
 )
+from triton_kernels.launch import Config, block_of, row_bucket, start, tuned
+from triton_kernels.sampled_layers import LatentTile, near
 
 PROGRAMS = 264
 """Of a weight's gradient, at least, where there are entries enough: two for each of an H100's 132 processors."""
@@ -27,7 +27,7 @@ SUM_BLOCK = 256
 def linear_bwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
     """Of `_sampled_linear_bwd_kernel`."""
     fma = precision == "ieee"
-    default = {"BLOCK_M": block_size(entries, 32 if fma else 64), "BLOCK_I": block_size(inputs, 64), "BLOCK_O": 32}
+    default = {"BLOCK_M": block_of(entries, 32 if fma else 64), "BLOCK_I": block_of(inputs, 64), "BLOCK_O": 32}
     warps, stages = (4, 2) if fma else (8, 3)
     key = (inputs, outputs, precision, row_bucket(entries))
     return tuned("sampled_linear_bwd_kernel", key, {**default, "num_warps": warps, "num_stages": stages})
@@ -79,7 +79,7 @@ def linear_backward(
 
 def weight_bwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
     """Of `_sampled_linear_bwd_weight_kernel`."""
-    default = {"BLOCK_M": 32, "BLOCK_O": block_size(outputs, 64), "BLOCK_I": block_size(inputs, 64)}
+    default = {"BLOCK_M": 32, "BLOCK_O": block_of(outputs, 64), "BLOCK_I": block_of(inputs, 64)}
     key = (inputs, outputs, precision, row_bucket(entries))
     return tuned("sampled_linear_bwd_weight_kernel", key, {**default, "num_warps": 4, "num_stages": 3})
 
@@ -89,8 +89,8 @@ def latent_weight_bwd_config(entries: int, columns: int, outputs: int, precision
     fma = precision == "ieee"
     default = {
         "BLOCK_M": 16 if fma else 32,
-        "BLOCK_O": block_size(outputs, 64),
-        "BLOCK_Z": block_size(columns, 64 if fma else 128),
+        "BLOCK_O": block_of(outputs, 64),
+        "BLOCK_Z": block_of(columns, 64 if fma else 128),
     }
     key = (columns, outputs, precision, row_bucket(entries))
     return tuned("latent_linear_bwd_weight_kernel", key, {**default, "num_warps": 8, "num_stages": 2})
@@ -190,7 +190,7 @@ class WeightGradient:
 
 def latent_bwd_config(rows: int, columns: int, outputs: int, precision: str) -> Config:
     """Of `_latent_linear_bwd_kernel`."""
-    default = {"BLOCK_M": block_size(rows, 64), "BLOCK_Z": block_size(columns, 64), "BLOCK_O": 32}
+    default = {"BLOCK_M": block_of(rows, 64), "BLOCK_Z": block_of(columns, 64), "BLOCK_O": 32}
     key = (columns, outputs, precision, row_bucket(rows))
     return tuned("latent_linear_bwd_kernel", key, {**default, "num_warps": 8, "num_stages": 2})
 

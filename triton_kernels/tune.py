@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print(f"{parser.prog}: no CUDA device answers torch: nothing was tuned", file=sys.stderr)
         return 2
-    from triton_kernels.workloads import workloads  # noqa: PLC0415  # imports triton
+    from triton_kernels.proof.workloads import tuning_passes  # noqa: PLC0415  # imports triton
 
     device, path = launch.device_name(), launch.cache_path()
     print(f"{device}, B = {options.batch}")
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         save(path, device, {entry: config})
         written.append(entry)
 
-    passes = workloads(options.batch, torch.device("cuda"))
+    passes = tuning_passes(options.batch, torch.device("cuda"))
     found = tune(passes, options.repeats, keep, known, lambda: time.monotonic() > end)
     rest = "; the time was up, --resume goes on" if time.monotonic() > end else ""
     print(f"{len(written)} entries, {len(found)} of them faster than before, are in {path}{rest}")

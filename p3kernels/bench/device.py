@@ -29,7 +29,7 @@ from p3kernels.info import collect
 
 TOLERANCES = {"ieee": (1e-5, 1e-4), "tf32x3": (1e-5, 1e-4), "tf32": (1e-2, 1e-2), "bf16": (2e-2, 2e-2)}
 """Errors of outputs and gradients, over the largest element; tf32 and bf16: four times what rounding the operands costs
-(docs/dot_precision_error.py)."""
+(tools/dot_precision_error.py)."""
 VERIFY_ROWS = 1024
 TURN_MS = 20.0
 """A turn repeats the call for about this long, so that the events' own resolution does not count."""

@@ -24,9 +24,10 @@ def unavailable() -> str | None:
 
 def our_steps() -> dict[str, Sequence[Any]]:
     """The launches of one MM forward and backward, by dot precision, as the kernels' own tilings count them."""
-    from triton_kernels import aot, roofline  # noqa: PLC0415  # imports triton
+    from triton_kernels.proof import roofline  # noqa: PLC0415  # imports triton
+    from triton_kernels.proof.cases import collect  # noqa: PLC0415
 
-    cases = aot.collect(tuple(aot.kernel_modules()), "sm_90")
+    cases = collect("sm_90")
     found = {precision: roofline.steps(cases, precision) for precision in PAPER_PRECISIONS}
     return {precision: steps for precision, steps in found.items() if steps}
 
@@ -40,7 +41,7 @@ def ours_on_paper() -> dict[str, float]:
 
 def report() -> tuple[str, bool]:
     """The table with its bars, and whether every one is met."""
-    from triton_kernels import roofline  # noqa: PLC0415  # only here is it known that triton is installed
+    from triton_kernels.proof import roofline  # noqa: PLC0415  # only here is it known that triton is installed
 
     eager = eager_actor(BATCH)
     least = roofline.layer_by_layer_bytes()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from triton_kernels.occupancy import LIMITS, blocks_per_sm
+from triton_kernels.proof.occupancy import LIMITS, blocks_per_sm
 
 SOURCE = Path(__file__).resolve().parents[2] / "csrc" / "cuda" / "kernels.cu"
 ROW_THREADS, ELEMENT_THREADS = 128, 256

@@ -19,7 +19,7 @@ Inputs = dict[str, Tensor]
 PRECISIONS = ("ieee", "tf32x3", "tf32", "bf16")
 TOLERANCES = {"ieee": (1e-5, 1e-4), "tf32x3": (1e-5, 1e-4), "tf32": (1e-2, 1e-2), "bf16": (2e-2, 2e-2)}
 """Errors of outputs and gradients, over the largest expected element and beyond twice that of plain float32; tf32 and
-bf16: four times what rounding the operands costs (docs/dot_precision_error.py)."""
+bf16: four times what rounding the operands costs (tools/dot_precision_error.py)."""
 ACTOR = (209, 512, 256, 128, 29)
 LATENT = 110
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from triton_kernels import aot, occupancy
-from triton_kernels.launch import AotCase
+from triton_kernels import aot
+from triton_kernels.proof import cases, model, occupancy, sass
+from triton_kernels.proof.cases import Case
 
 HERE = Path(__file__).parent
 FIELDS = {"kernel", "arch", "shape", "config", "default", "registers", "spill_bytes", "shared_bytes", "wgmma"}
@@ -35,8 +36,8 @@ import json
 from triton_kernels import aot
 import aot_probe
 if __name__ == "__main__":
-    older = aot.compile_case(aot_probe.aot_cases()[0], "sm_80")
-    print(json.dumps({"sm_90": aot.run(["aot_probe"], "sm_90", quiet=True), "sm_80": [older]}))
+    older = aot.compile_cases(aot_probe.collect("sm_80")[:1], "sm_80")
+    print(json.dumps({"sm_90": aot.run("sm_90", quiet=True, source="aot_probe:collect"), "sm_80": older}))
 """
     done = compile_in_a_process(code)
     assert done.returncode == 0, done.stderr
@@ -86,7 +87,7 @@ def test_a_refusal_by_the_compiler_is_in_the_record(probe):
 
 
 def test_only_defaults_have_to_fit_but_all_have_to_compile(probe):
-    good, _, greedy, huge, refused, _ = probe["sm_90"]
+    good, _, greedy, huge, refused, *_ = probe["sm_90"]
     assert aot.failures([good, greedy, huge]) == []
     assert "spills" in aot.failures([{**greedy, "default": True}])[0]
     assert "shared memory, a block may have" in aot.failures([{**huge, "default": True}])[0]
@@ -116,12 +117,13 @@ def test_command_saves_a_list_of_records(tmp_path):
     code = f"""
 from triton_kernels import aot
 if __name__ == "__main__":
-    choice = ["--only-defaults", "--precision", "ieee", "--precision", "tf32"]
+    choice = ["--precision", "ieee", "--precision", "tf32"]
     raise SystemExit(aot.main(["--arch", "sm_90", *choice, "--json", {str(path)!r}]))
 """
     done = compile_in_a_process(code)
     assert done.returncode == 0, done.stdout + done.stderr
-    records = json.loads(path.read_text())
+    saved = json.loads(path.read_text())
+    records = saved["cases"]
     assert {record["kernel"] for record in records} == {case.kernel for case in package_cases() if case.default}
     for record in records:
         assert record.keys() >= FIELDS
@@ -129,6 +131,11 @@ if __name__ == "__main__":
         assert record["fits"] is True
         assert record["config"].keys() >= {"num_warps", "num_stages"}
         assert (record["wgmma"] or record["mma"]) == record["tensor_core"], record
+        assert record["instructions"], record
+    modelled = {(one["workload"], one["precision"]) for one in saved["workloads"]}
+    assert modelled >= {(name, dots) for name in ("mm_train", "mc15_train", "mc50_train") for dots in ("ieee", "tf32")}
+    # A change that costs shows: what is meant to cost is accepted by `python -m triton_kernels.aot --table`.
+    assert model.dearer(saved["workloads"]) == []
 
 
 @pytest.mark.parametrize(("arch", "first_kernel"), [("sm_80", 0), ("sm_120", 1)])
@@ -137,10 +144,10 @@ def test_a_sample_for_other_architectures(arch, first_kernel):
     code = f"""
 import json
 from triton_kernels import aot
-cases = aot.collect(tuple(aot.kernel_modules()), {arch!r})
-first = {{case.kernel: case for case in reversed(cases) if case.default}}
+from triton_kernels.proof.cases import collect
+first = {{case.kernel: case for case in reversed(collect({arch!r}))}}
 chosen = [first[kernel] for kernel in sorted(first)[{first_kernel}::2]]
-print(json.dumps([aot.compile_case(case, {arch!r}) for case in chosen]))
+print(json.dumps([aot.compile_cases([case], {arch!r})[0] for case in chosen]))
 """
     done = compile_in_a_process(code)
     assert done.returncode == 0, done.stderr
@@ -149,19 +156,20 @@ print(json.dumps([aot.compile_case(case, {arch!r}) for case in chosen]))
     assert aot.failures(records) == []
 
 
-def package_cases() -> list[AotCase]:
-    return aot.collect(tuple(aot.kernel_modules()), "sm_90")
+def package_cases() -> list[Case]:
+    return cases.collect("sm_90")
 
 
 def test_cases_of_the_package_are_honest():
-    cases = package_cases()
-    assert cases
-    for case in cases:
-        assert 0 < case.compulsory_bytes <= case.bytes_moved, case
-        assert case.flops > 0
-        assert case.grid > 0
-        assert set(case.signature) | set(case.constexprs) == set(case.function.arg_names), case.kernel
-    assert {case.precision for case in cases} >= {"ieee", "tf32"}
+    found = package_cases()
+    assert found
+    for case in found:
+        assert 0 < case.cost.compulsory_bytes <= case.cost.bytes_moved, case
+        assert case.cost.l2_bytes > 0
+        assert case.cost.flops > 0
+        assert case.launch.grid > 0
+        assert case.launches
+    assert {case.precision for case in found} == {"ieee", "tf32x3", "tf32", "bf16"}
 
 
 def test_no_compiler_no_tool(monkeypatch, capsys):
@@ -199,3 +207,56 @@ def test_blocks_on_an_sm(arch, registers, shared, warps, blocks):
     assert occupancy.blocks_per_sm(arch, registers, shared, warps) == blocks
     expected = blocks * warps / occupancy.LIMITS[arch].warps
     assert occupancy.occupancy(arch, registers, shared, warps) == expected
+
+
+CODE = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   LDG.E R2, [R4] ;
+.L_x_2:
+        /*0020*/              @!P0 BRA `(.L_x_3) ;
+        /*0030*/                   CALL.REL.NOINC `($__internal_0_$slowpath) ;
+.L_x_3:
+        /*0040*/                   MUFU.RCP R3, R2 ;
+        /*0050*/               @P1 BRA `(.L_x_2) ;
+        /*0060*/               @P2 BRA `(.L_x_1) ;
+        /*0070*/                   EXIT ;
+.L_x_4:
+        /*0080*/                   BRA `(.L_x_4) ;
+        /*0090*/                   NOP ;
+$__internal_0_$slowpath:
+        /*00a0*/                   RET.REL.NODEC R2 `(kernel) ;
+"""
+
+
+def test_instructions_of_nested_loops():
+    """5 times round the outer loop, 20 in all round the inner one; the slow path and what it calls do not count."""
+    code = sass.parse(CODE)
+    assert len(code.loops) == 2
+    assert code.instructions((5, 20)) == 2 + 5 * 2 + 20 * 3
+    assert code.instructions((5, 20), "MUFU") == 20
+    with pytest.raises(ValueError, match="the code has 2 loops, 1 were expected"):
+        code.instructions((5,))
+
+
+def test_two_loops_that_the_compiler_made_one():
+    assert sass.fitted((3, 12), 2) == (3, 12)
+    assert sass.fitted((3, 12), 1) == (12,)
+    assert sass.fitted((7, 3, 12), 2) == (7, 12)
+    assert sass.fitted((3, 4), 1) is None
+
+
+def test_alignment_is_that_of_the_tensors(probe):
+    """The JIT asks each pointer, also inside a tuple: one that begins 3 bfloat16 into its allocation has other code."""
+    aligned, shifted = probe["sm_90"][5:7]
+    assert aligned["code_instructions"] < shifted["code_instructions"]
+
+
+def test_what_costs_more_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(model, "TABLE", tmp_path / "model.json")
+    one = {"workload": "mm_train", "precision": "tf32", "launches": 10, "dram_bytes": 1, "l2_bytes": 1, "flops": 1}
+    one |= {"instructions_per_activation": 500.0, "least_us": 9.0, **{limit: 9.0 for limit in model.LIMITS}}
+    model.write_table([one])
+    assert model.dearer([one]) == []
+    assert model.dearer([{**one, "l2_us": 9.5}]) == ["mm_train, tf32: l2_us 9.5, accepted were 9.0"]
+    assert model.dearer([{**one, "precision": "bf16"}]) == ["mm_train, bf16: not in model.json"]

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from p3kernels.reference.latent_noise import SHIFT_STREAM, latent_noise, normal
-from triton_kernels.latent_noise import latent_columns, noise_block, philox_normals
+from triton_kernels.kernels.latent_noise import latent_columns, noise_block, philox_normals
 from triton_kernels.sampled_layers import LatentTile
 
 

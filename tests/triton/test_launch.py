@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -12,7 +11,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from triton_kernels import aot, launch
+from triton_kernels import launch
+from triton_kernels.proof.cases import passes
+from triton_kernels.proof.record import recording
 
 DEFAULT = {"BLOCK_M": 64, "num_warps": 4, "num_stages": 2}
 
@@ -129,9 +130,10 @@ def test_cache_path(monkeypatch, tmp_path):
 
 def test_shipped_table_is_well_formed():
     table = json.loads(launch.SHIPPED_TABLE.read_text())
-    assert set(table) == {"sm_80", "sm_90", "sm_120"}
-    for entries in table.values():
-        for name, config in entries.items():
+    assert set(table) == {"provenance", "sm_80", "sm_90", "sm_120"}
+    assert "never timed" in table["provenance"]
+    for arch in ("sm_80", "sm_90", "sm_120"):
+        for name, config in table[arch].items():
             assert name.endswith(")"), name
             assert all(isinstance(value, int) and value > 0 for value in config.values()), name
 
@@ -147,8 +149,8 @@ for name in ("is_available", "device_count", "current_device", "get_device_capab
     setattr(torch.cuda, name, forbidden)
 pathlib.Path.read_text = forbidden
 triton.runtime.driver.__class__.active = property(forbidden)
-for module in pkgutil.iter_modules(triton_kernels.__path__):
-    importlib.import_module(f"triton_kernels.{module.name}")
+for module in pkgutil.walk_packages(triton_kernels.__path__, "triton_kernels."):
+    importlib.import_module(module.name)
 print("quiet")
 """
     for interpret in ("0", "1"):
@@ -159,16 +161,23 @@ print("quiet")
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
-def test_every_shipped_entry_is_asked_for(arch):
+def test_every_shipped_entry_is_asked_for_and_differs(arch, monkeypatch):
     """An entry that no launch of the actor asks for is one that a changed key left behind."""
     shipped = json.loads(launch.SHIPPED_TABLE.read_text())[arch]
-    with launch.target_arch(arch), launch.recorded() as asked:
-        for name in aot.kernel_modules():
-            importlib.import_module(name).aot_cases()
-    assert shipped
+    with launch.target_arch(arch), launch.recorded() as asked, recording():
+        for by_precision in passes().values():
+            for run in by_precision.values():
+                run()
     assert set(shipped) <= set(asked)
+    monkeypatch.setattr(launch, "_shipped", dict)
+    with launch.target_arch(arch), launch.recorded() as defaults, recording():
+        for by_precision in passes().values():
+            for run in by_precision.values():
+                run()
     for name, config in shipped.items():
-        assert set(config) <= set(asked[name]), name
+        for key, value in config.items():
+            assert key in asked[name], name
+            assert defaults[name][key] != value, f"{name}: {key} is what the launcher takes anyway"
 
 
 class OutOfResources(Exception):

@@ -10,7 +10,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 import p3kernels
 from triton_kernels import mixture_log_prob as kernel
-from triton_kernels.record import recording
+from triton_kernels.proof.record import recording
 
 
 class TestMixtureLogProb(MixtureLogProbCases):

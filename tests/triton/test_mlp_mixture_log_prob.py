@@ -19,7 +19,7 @@ from p3kernels.reference.latent_noise import SAMPLING, latent_noise
 from triton_kernels import mlp_mixture_log_prob as kernel
 from triton_kernels import sampled_gradients
 from triton_kernels.launch import needs_int64
-from triton_kernels.record import recording
+from triton_kernels.proof.record import recording
 
 
 class TestMlpMixtureLogProb(MlpMixtureLogProbCases):

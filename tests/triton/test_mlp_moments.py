@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -203,36 +202,3 @@ def test_tuning_keys_do_not_hold_the_batch_length(monkeypatch):
         mlp_moments.backward(*d_out, *arguments.values(), saved, ELU, 1.0, False, (True, True), True)
     assert keys
     assert keys[: len(keys) // 2] == keys[len(keys) // 2 :]
-
-
-def test_ahead_of_time_cases_are_what_is_launched(monkeypatch):
-    """The passes of the actor on tensors without memory, kernels not executed: same kernels, blocks and programs."""
-    from triton.runtime import interpreter
-
-    from triton_kernels import moments_aot
-
-    found = set()
-
-    def note(self, *args, **kwargs):
-        constants = {name: value for name, value in kwargs.items() if name.isupper() or name.startswith("num_")}
-        found.add((self.fn.__name__.lstrip("_"), str(sorted(constants.items(), key=str)), self.grid))
-
-    monkeypatch.setattr(interpreter.GridExecutor, "__call__", note)
-    with torch.device("meta"):
-        widths, rows = moments_aot.ACTOR, moments_aot.TRAINING_ROWS
-        weights = [torch.empty(outputs, inputs) for inputs, outputs in itertools.pairwise(widths)]
-        biases = [torch.empty(outputs) for outputs in widths[1:]]
-        moments = torch.empty(rows, widths[0]), torch.empty(rows, moments_aot.STOCHASTIC)
-        d_out = torch.empty(rows, widths[-1]), torch.empty(rows, widths[-1])
-        some = [moment[: moments_aot.ROLLOUT_ROWS] for moment in moments]
-        for precision in moments_aot.PRECISIONS:
-            *_, saved = mlp_moments.forward(*moments, weights, biases, ELU, 1.0, False, True, precision)
-            mlp_moments.backward(
-                *d_out, *moments, weights, biases, saved, ELU, 1.0, False, (True, True), True, precision
-            )
-            mlp_moments.forward(*some, weights, biases, ELU, 1.0, False, False, precision)
-    cases = set()
-    for case in moments_aot.aot_cases():
-        constants = {**case.constexprs, **case.config}
-        cases.add((case.kernel, str(sorted(constants.items(), key=str)), (case.grid,)))
-    assert found == cases

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from triton_kernels import moments_math
+from triton_kernels.kernels import moments_math
 
 HEADER = Path(__file__).parents[2] / "csrc"
 

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from triton_kernels import aot, roofline
-from triton_kernels.launch import AotCase
+from triton_kernels.proof import roofline
+from triton_kernels.proof.cases import Case, collect
+from triton_kernels.proof.costs import Cost
+from triton_kernels.proof.record import Launch
 
-CASE = AotCase(
-    kernel="fwd_kernel",
-    function=None,
-    signature={},
-    constexprs={},
-    config={"num_warps": 4, "num_stages": 2},
-    shape="B=24576 I=209 O=512",
-    bytes_moved=3_350_000,
-    compulsory_bytes=3_000_000,
-    flops=67_000_000,
-    tensor_core=False,
-    default=True,
-    grid=1,
-    precision="ieee",
-    mm_launches=2,
-)
+
+def fwd_kernel() -> None: ...
+
+
+COST = Cost(3_350_000, 3_000_000, 5_500_000, 67_000_000, True, 0, ())
+KERNEL = SimpleNamespace(fn=fwd_kernel)
+CASE = Case(Launch(KERNEL, 1, {}, {"num_warps": 4}), "ieee", "B=24576 I=209 O=512", COST, {"mm_train": 2})
 
 
 def test_least_time_is_the_greater_of_the_two():
@@ -39,7 +33,9 @@ def test_least_time_is_the_greater_of_the_two():
     )
     assert step.memory_us == pytest.approx(2)
     assert step.math_us == pytest.approx(2)
-    (heavier,) = roofline.steps([dataclasses.replace(CASE, flops=3 * CASE.flops)], "ieee")
+    (heavier,) = roofline.steps(
+        [dataclasses.replace(CASE, cost=dataclasses.replace(COST, flops=3 * COST.flops))], "ieee"
+    )
     assert heavier.least_us == pytest.approx(6)
     (on_cores,) = roofline.steps([dataclasses.replace(CASE, precision="tf32")], "tf32")
     assert on_cores.math_us == pytest.approx(2 * 67 / 495)
@@ -47,7 +43,7 @@ def test_least_time_is_the_greater_of_the_two():
 
 
 def test_only_launches_of_the_pass_count():
-    assert roofline.steps([dataclasses.replace(CASE, mm_launches=0)], "ieee") == []
+    assert roofline.steps([dataclasses.replace(CASE, launches={"mm_rollout": 1})], "ieee") == []
     assert roofline.steps([CASE], "tf32") == []
 
 
@@ -74,7 +70,7 @@ def test_bars_fail_when_they_should():
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 def test_bars_of_the_package(precision):
-    found = roofline.steps(aot.collect(tuple(aot.kernel_modules()), "sm_90"), precision)
+    found = roofline.steps(collect("sm_90"), precision)
     assert found
     for met, text in roofline.bars(found):
         assert met, text

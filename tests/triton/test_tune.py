@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from triton_kernels import launch, tune
-from triton_kernels.workloads import workloads
+from triton_kernels.proof.workloads import tuning_passes
 
 START = {"BLOCK_M": 32, "num_warps": 4, "num_stages": 2}
 
@@ -143,7 +143,7 @@ def test_wrong_arguments_are_named(capsys):
 
 def test_the_passes_that_are_tuned_run_and_ask_for_configurations(count_launches):
     """Launches of one pass: 4 + 4 for layers, 1 for all weights, 1 for its sums; a rollout is one."""
-    passes = workloads(5, torch.device("cpu"), sizes=(9, 8, 7, 6, 5), stochastic=4, precisions=("ieee",))
+    passes = tuning_passes(5, torch.device("cpu"), sizes=(9, 8, 7, 6, 5), stochastic=4, precisions=("ieee",))
     asked = {}
     for name, run in passes.items():
         with launch.recorded() as asked[name], count_launches() as launched:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from trainer.training.synthetic import fill, make_algorithm
-from triton_kernels.roofline import least_seconds
+from triton_kernels.proof.model import least_seconds
 
 _KEPT_ON_A_CPU = "p3kernels::mlp_mixture_log_prob_cpu"
 """Its second output caches activations, which the Triton operator computes again."""

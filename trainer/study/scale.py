@@ -18,7 +18,7 @@ from trainer.study.cost import METHODS, PAPER
 from trainer.study.count import Count, count_update
 from trainer.study.section import merge, paragraph, table
 from trainer.study.versions import versions
-from triton_kernels.roofline import BYTES_PER_SECOND, FLOPS_PER_SECOND, least_seconds
+from triton_kernels.proof.model import BYTES_PER_SECOND, FLOPS_PER_SECOND, least_seconds
 
 SUMMARY = "memory and least time of an update at 4096 environments on an H100, counted, beside the paper's table"
 BASE = "simple-actor-critic"

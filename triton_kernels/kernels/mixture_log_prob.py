@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_kernels.dot import dot
+from triton_kernels.kernels.dot import dot
 
 LOG_SQRT_2PI = tl.constexpr(0.9189385332046727)
 

@@ -1,4 +1,4 @@
-"""What rounding the operands of the dots costs the actor's moments, emulated: `python docs/dot_precision_error.py`.
+"""What rounding the operands of the dots costs the actor's moments, emulated: `python tools/dot_precision_error.py`.
 
 Every product of the forward and the backward pass gets operands rounded as the precision does, everything else is
 float64, and the results are compared with float64 throughout. Largest error over the largest element of each tensor.

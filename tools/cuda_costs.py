@@ -1,6 +1,6 @@
 """Launches, bytes and the least time on an H100 of a rollout's ops: eager torch, Triton and CUDA, counted on paper.
 
-python docs/cuda_costs.py; nothing here is measured. Rules as in docs/kernels.md: an eager op reads its inputs and
+python tools/cuda_costs.py; nothing here is measured. Rules as in docs/kernels.md: an eager op reads its inputs and
 writes its outputs once; a launch takes the longer of its bytes at 3.35 TB/s and its products' operations at 67 TFLOP/s.
 """
 
@@ -14,9 +14,12 @@ import torch
 from p3kernels.bench.entry import Size
 from p3kernels.bench.registry import load_entry
 from p3kernels.bench.traffic import count
-from triton_kernels import likelihood_costs, mixture_log_prob, mlp_mixture_log_prob, moments_aot
-from triton_kernels.record import recording
-from triton_kernels.roofline import ACTOR, STOCHASTIC, least_seconds
+from triton_kernels import mixture_log_prob, mlp_mixture_log_prob
+from triton_kernels.proof.actor import ACTOR, STOCHASTIC
+from triton_kernels.proof.cases import launches_of
+from triton_kernels.proof.costs import cost
+from triton_kernels.proof.model import least_seconds
+from triton_kernels.proof.record import recording
 
 ROWS, SAMPLES, CONTEXT, ACTIONS = 4096, 15, ACTOR[0] - STOCHASTIC, ACTOR[-1]
 PARAMETERS = sum(i * o + o for i, o in itertools.pairwise(ACTOR))
@@ -69,16 +72,13 @@ def triton_likelihood() -> Launches:
 
 
 def _costs(launches: Iterable) -> Launches:
-    found = [likelihood_costs.cost(launch) for launch in launches]
+    found = [cost(launch) for launch in launches]
     return [(cost.bytes_moved, cost.flops) for cost in found]
 
 
 def triton_moments() -> Launches:
     """`mlp_moments`, forward without a gradient."""
-    (case,) = (
-        case for case in moments_aot.aot_cases() if case.kernel == "mlp_moments_fwd_kernel" and case.precision == "ieee"
-    )
-    return [(case.bytes_moved, case.flops)]
+    return _costs(launches_of("mm_rollout", "ieee"))
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""`python -m triton_kernels.roofline`: the least time of one MM forward and backward on an H100, on paper.
+"""`python -m triton_kernels.proof.roofline`: DRAM traffic and products of one MM forward and backward, on paper.
 
 For every launch, the greater of its bytes over the memory's rate and its operations over the arithmetic's rate, and the
-sum over the launches that one pass through the actor makes. Bytes and operations are what `aot_cases` counts from the
-tilings. No launch overhead, no latency, no tail: a bound, not a prediction, and not a measurement.
+sum over the launches that one pass through the actor makes. Compiles nothing, so it knows neither the activations'
+instructions nor L2: `python -m triton_kernels.aot` has the limits that bind.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from triton_kernels import aot
-from triton_kernels.launch import AotCase
+from triton_kernels.proof.actor import ACTOR, PRECISIONS, STOCHASTIC
+from triton_kernels.proof.actor import TRAINING_ROWS as BATCH
+from triton_kernels.proof.model import FLOPS_PER_SECOND, least_seconds
 
-ACTOR = (209, 512, 256, 128, 29)
-"""The G1 actor."""
-STOCHASTIC = 110
-"""Of its inputs, the last ones."""
-BATCH = 24576
-BYTES_PER_SECOND = 3.35e12
-"""H100 SXM, HBM3."""
-FLOPS_PER_SECOND = {"ieee": 67e12, "tf32x3": 495e12 / 3, "tf32": 495e12, "bf16": 989e12}
-"""H100 SXM: fp32 multiply-adds; dense TF32, which tf32x3 needs three of; dense BF16."""
-PRECISIONS = tuple(FLOPS_PER_SECOND)
+if TYPE_CHECKING:
+    from triton_kernels.proof.cases import Case  # imports triton, which need not be installed
+
+WORKLOAD = "mm_train"
 MOST_TRAFFIC, MOST_LAUNCHES = 1.3, 12
 
 
@@ -51,28 +47,25 @@ class Step:
         return max(self.memory_us, self.math_us)
 
 
-def least_seconds(bytes_moved: float, flops: float, precision: str) -> tuple[float, float]:
-    """Seconds that the memory and the arithmetic need, each alone."""
-    return bytes_moved / BYTES_PER_SECOND, flops / FLOPS_PER_SECOND[precision]
-
-
-def steps(cases: Sequence[AotCase], precision: str) -> list[Step]:
+def steps(cases: Sequence[Case], precision: str) -> list[Step]:
     """The launches of one MM forward and backward with the dots at `precision`; empty where no case has it."""
     found = []
     for case in cases:
-        if case.mm_launches == 0 or case.precision != precision:
+        count = case.launches.get(WORKLOAD, 0)
+        if count == 0 or case.precision != precision:
             continue
-        memory, math = least_seconds(case.bytes_moved, case.flops, precision)
+        cost = case.cost
+        memory, math = least_seconds(cost.bytes_moved, cost.flops, precision)
         found.append(
             Step(
                 kernel=case.kernel,
                 shape=case.shape,
-                launches=case.mm_launches,
-                bytes_moved=case.mm_launches * case.bytes_moved,
-                compulsory_bytes=case.mm_launches * case.compulsory_bytes,
-                flops=case.mm_launches * case.flops,
-                memory_us=1e6 * case.mm_launches * memory,
-                math_us=1e6 * case.mm_launches * math,
+                launches=count,
+                bytes_moved=count * cost.bytes_moved,
+                compulsory_bytes=count * cost.compulsory_bytes,
+                flops=count * cost.flops,
+                memory_us=1e6 * count * memory,
+                math_us=1e6 * count * math,
             )
         )
     return found
@@ -159,7 +152,7 @@ def bars(found: Sequence[Step]) -> list[tuple[bool, str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table of each precision; 0, or 1 where a bar is not met, or 2 where there is nothing to count."""
     parser = argparse.ArgumentParser(
-        prog="python -m triton_kernels.roofline",
+        prog="python -m triton_kernels.proof.roofline",
         description=f"The least time on an H100 SXM of one MM forward and backward of the actor "
         f"{' -> '.join(map(str, ACTOR))} at B = {BATCH}, on paper.",
     )
@@ -169,7 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if importlib.util.find_spec("triton") is None:
         print(f"{parser.prog}: triton is not installed; pip install 'p3kernels[triton]' (Linux)", file=sys.stderr)
         return 2
-    cases = aot.collect(tuple(aot.kernel_modules()), "sm_90")
+    from triton_kernels.proof.cases import collect  # noqa: PLC0415  # only here is it known that triton is installed
+
+    cases = collect("sm_90")
     by_precision = {name: steps(cases, name) for name in options.precision or PRECISIONS}
     by_precision = {name: found for name, found in by_precision.items() if found}
     if not by_precision:

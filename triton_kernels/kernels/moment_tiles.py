@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_kernels.dot import dot
-from triton_kernels.moments_math import activation_moments
+from triton_kernels.kernels.dot import dot
+from triton_kernels.kernels.moments_math import activation_moments
 
 
 @triton.jit

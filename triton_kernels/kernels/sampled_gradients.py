@@ -5,10 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_kernels.dot import dot
-from triton_kernels.latent_noise import latent_columns, noise_block
-from triton_kernels.mixture_likelihood import add_to
-from triton_kernels.sampled_layers import NONE, _block, _latent_block, _through_activation
+from triton_kernels.kernels.dot import dot
+from triton_kernels.kernels.latent_noise import latent_columns, noise_block
+from triton_kernels.kernels.mixture_log_prob import add_to
+from triton_kernels.kernels.moments_math import NONE
+from triton_kernels.kernels.sampled_layers import _block, _latent_block, _through_activation
 
 
 @triton.jit(do_not_specialize=["samples", "rows"])

@@ -1,0 +1,1 @@
+"""The `@triton.jit` functions, and nothing that launches them."""

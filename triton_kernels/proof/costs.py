@@ -1,0 +1,63 @@
+"""What one launch moves and computes, counted from its arguments and its tiling.
+
+DRAM: every input is read once and every output written once. Programs that share rows are neighbours in the grid and
+run at the same time; what they share, and the weights, is in the 50 MB L2 meanwhile. What a program writes and itself
+reads or overwrites again right away counts as one write. Partial sums that a later launch reads or adds to count.
+
+L2: every tile that a program asks for counts, whoever asked for it before; elements outside of a tensor do not.
+
+Trips: how often a program goes round each loop of its kernel, in the order in which the loops begin in the source; a
+loop inside another has the product. Programs that differ give their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from triton_kernels.proof.record import Launch
+
+FLOAT = 4
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes by level, operations and loops of one launch."""
+
+    bytes_moved: int
+    """Read from and written to DRAM."""
+    compulsory_bytes: int
+    """The least that any launch of its own could move there."""
+    l2_bytes: int
+    """Asked of L2 and written to it by all programs."""
+    flops: int
+    """Of the products, two a multiply-add; of kernels without products, of the arithmetic."""
+    products: bool
+    """Whether `flops` are matrix products, which tensor cores can do."""
+    activations: int
+    """Activations computed: what instructions an element are counted by."""
+    trips: tuple[float, ...]
+    """Of a program, loop by loop."""
+
+
+def cdiv(a: int, b: int) -> int:
+    """The quotient, rounded up."""
+    return -(-a // b)
+
+
+def size_of(a: Arguments, name: str) -> int:
+    """Bytes of an element of a tensor argument."""
+    return a[name].element_size()
+
+
+def cost(launch: Launch) -> Cost:
+    """The cost of a launch of any kernel of the package."""
+    return _table()[launch.name](launch.arguments, launch.grid)
+
+
+def _table() -> dict[str, Callable[[Arguments, int], Cost]]:
+    from triton_kernels.proof import likelihood_costs, moment_costs  # noqa: PLC0415  # both import this module
+
+    return {**moment_costs.COSTS, **likelihood_costs.COSTS}
