@@ -1,7 +1,8 @@
 """A planar biped on easy courses: the parkour code at a size that learns in minutes on a CPU.
 
 Rocking and shuffling are the easy ways to a velocity for a robot this light: `tilt_rate`, `energy`, `action_rate` and
-`slip` make them dear, `air_time` makes steps pay.
+`slip` make them dear, `air_time` makes steps pay. Diving forward is the first thing it finds where progress pays from
+the start and a fall costs nothing: `progress_ramp` and `fall_penalty` spare it that (docs/results.md).
 
 It senses gravity, joint positions and its last action: every velocity is hidden, so the encoder has something to do.
 """
@@ -31,6 +32,8 @@ WALKER_PARKOUR = TaskConfig(
         "stumble": -1.0,
         "foot_edge": -1.0,
     },
+    fall_penalty=2.0,
+    progress_ramp=2.0,
     proprio=("gravity", "command", "joint_pos", "action"),
     command_x=(0.4, 1.0),
     command_y=(0.0, 0.0),
