@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 # torch first and alone: a range that another package asks for would otherwise bring gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test test-all bench lint links docs browser isaaclab physx clean
+.PHONY: help train test test-all native bench lint links docs browser isaaclab physx clean
 
 help:
 	@echo "make train   set up and train a G1 for at most 12 minutes; the report is in runs/first-steps"
 	@echo "make test    set up, lint, native tests, Python tests, Triton kernels in the interpreter"
-	@echo "make test-all also 20 walks of 20 s through p3 deploy and p3 robot-sim"
+	@echo "make test-all also what takes long: matrices of versions, loops in real time, sweeps"
 	@echo "make bench   benchmark the kernels against eager torch, torch.compile and the GEMMs alone"
 	@echo "make lint    ruff and mypy"
 	@echo "make browser install Chromium for the viewer's test, as root on Debian or Ubuntu; make test tries it by itself"
@@ -41,13 +41,19 @@ train: $(VENV)/.ready
 # very slow where other processes share the cores.
 WORKERS ?= 2
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
-test: $(VENV)/.ready lint links browser isaaclab
+test: $(VENV)/.ready browser isaaclab
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint links native
 	$(PYTEST) --ignore=tests/triton
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
-# What takes many minutes: 20 walks of 20 s over DDS with a policy that the package carries.
+# The native code that tests execute, with sanitizers and the CUDA shim: compiled on one core while mypy has the other.
+native: $(VENV)/.ready
+	$(BIN)/python tests/helpers/native_build.py
+
+# What takes many minutes, marked `sweep`: matrices of versions, loops in real time, long sweeps.
 test-all: test
-	P3_TEST_ALL=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q tests/trainer/deploy/test_deploy_walk.py
+	P3_TEST_ALL=1 $(PYTEST) -m sweep --ignore=tests/triton
+	P3_TEST_ALL=1 TRITON_INTERPRET=1 $(PYTEST) -m sweep tests/triton
 
 bench: $(VENV)/.ready
 	$(BIN)/p3 bench

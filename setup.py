@@ -7,6 +7,7 @@ works, `p3 info` says what is missing. P3_REQUIRE_NATIVE=1 makes that an error.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
             f"-DP3_CUDA={os.environ.get('P3_CUDA', 'auto')}",
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", str(build)], check=True)

@@ -32,6 +32,11 @@ class Backward(Generic[Inputs, Outputs]):
     """The inputs whose gradient is asked for."""
 
 
+def activation_of(inputs: Any) -> Activation:
+    """The activation between the layers, of any record that has one."""
+    return Activation(inputs.activation_code, inputs.activation_parameter)
+
+
 def result_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype of what an operator returns: bfloat16 is taken but never given."""
     return torch.promote_types(tensor.dtype, torch.float32)
@@ -67,11 +72,6 @@ class MlpMomentsInputs(NamedTuple):
     """Whether a backward pass may follow."""
     precision: str
     """How Triton's products round."""
-
-    @property
-    def activation(self) -> Activation:
-        """Between the layers."""
-        return Activation(self.activation_code, self.activation_parameter)
 
     @property
     def activated(self) -> list[int]:
@@ -122,11 +122,6 @@ class MlpMixtureInputs(NamedTuple):
     precision: str
     """How Triton's products round."""
 
-    @property
-    def activation(self) -> Activation:
-        """Between the layers."""
-        return Activation(self.activation_code, self.activation_parameter)
-
 
 class MlpMixtureOutputs(NamedTuple):
     """What `mlp_mixture_log_prob` gives."""
@@ -137,28 +132,8 @@ class MlpMixtureOutputs(NamedTuple):
     """Hidden activations that a backend keeps with `save`, within its budget."""
 
 
-class MlpUnscentedInputs(NamedTuple):
-    """What `mlp_covariance` takes for its unscented transform, checked."""
-
-    mean: Tensor
-    """[B, I]."""
-    var: Tensor
-    """[B, J], J ≥ 1."""
-    weights: Sequence[Tensor]
-    """One [O, I] a layer."""
-    biases: Sequence[Tensor]
-    """One [O] a layer."""
-    activation_code: int
-    activation_parameter: float
-
-    @property
-    def activation(self) -> Activation:
-        """Between the layers."""
-        return Activation(self.activation_code, self.activation_parameter)
-
-
 class MlpCovarianceInputs(NamedTuple):
-    """What `mlp_covariance` takes for its linear transform, checked."""
+    """What `mlp_covariance` takes for either of its transforms, checked."""
 
     mean: Tensor
     """[B, I]."""
@@ -168,15 +143,10 @@ class MlpCovarianceInputs(NamedTuple):
     """One [O, I] a layer."""
     biases: Sequence[Tensor]
     """One [O] a layer."""
-    directions: Tensor
-    """[J, K], orthonormal columns, constant."""
+    directions: Tensor | None
+    """[J, K], orthonormal columns, constant; the unscented transform has none."""
     activation_code: int
     activation_parameter: float
-
-    @property
-    def activation(self) -> Activation:
-        """Between the layers."""
-        return Activation(self.activation_code, self.activation_parameter)
 
 
 class MlpCovarianceOutputs(NamedTuple):

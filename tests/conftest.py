@@ -1,9 +1,10 @@
-"""What every test gets: fixed seeds, poisoned allocations, and the rule for tests that need a GPU."""
+"""What every test gets: fixed seeds, poisoned allocations, and the rules for tests that need a GPU or take long."""
 
 from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,11 +20,15 @@ settings.load_profile("p3")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
+    reasons = {}
+    if not torch.cuda.is_available():
+        reasons["gpu"] = "needs a CUDA device; torch.cuda.is_available() is False"
+    if os.environ.get("P3_TEST_ALL") != "1":
+        reasons["sweep"] = "takes long: P3_TEST_ALL=1, or make test-all"
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch.cuda.is_available() is False"))
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

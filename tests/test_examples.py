@@ -78,7 +78,7 @@ def test_rsl_rl_learns(tmp_path, capsys):
     assert after > before + 0.1
 
 
-@pytest.mark.skipif("P3_TEST_ALL" not in os.environ, reason="fetches other versions of rsl_rl: make test-all")
+@pytest.mark.sweep
 @pytest.mark.parametrize("version", RSL_RL)
 @pytest.mark.parametrize("config", ["p3", "blind"])
 def test_other_versions_of_rsl_rl(version, config, tmp_path_factory, tmp_path):

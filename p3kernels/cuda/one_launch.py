@@ -15,7 +15,7 @@ from torch import Tensor
 
 from p3kernels.activations import Activation
 from p3kernels.cuda import native
-from p3kernels.records import MlpMixtureInputs, MlpMixtureOutputs, MlpMomentsInputs, MlpMomentsOutputs
+from p3kernels.records import MlpMixtureInputs, MlpMixtureOutputs, MlpMomentsInputs, MlpMomentsOutputs, activation_of
 
 ONE_LAUNCH_ROWS = 4096
 """Above it, launches cost little beside the products, and torch's own products are better than ours."""
@@ -32,7 +32,7 @@ def mlp_moments(inputs: MlpMomentsInputs) -> MlpMomentsOutputs:
     shape = inputs.mean.shape[0], inputs.weights[-1].shape[0]
     out_mean, out_var = (torch.empty(shape, dtype=torch.float32, device=inputs.mean.device) for _ in range(2))
     network = native.Network(
-        native.one_dtype(inputs.weights), [bias.contiguous() for bias in inputs.biases], inputs.activation
+        native.one_dtype(inputs.weights), [bias.contiguous() for bias in inputs.biases], activation_of(inputs)
     )
     moments = (inputs.mean.contiguous(), inputs.var.contiguous())
     native.mlp_moments(network, inputs.activate_last, *moments, out_mean, out_var)
@@ -85,7 +85,7 @@ def mlp_mixture_log_prob(inputs: MlpMixtureInputs) -> MlpMixtureOutputs:
     log_prob = torch.empty(inputs.context.shape[0], dtype=torch.float32, device=inputs.action.device)
     biases = [bias.contiguous() for bias in inputs.biases]
     native.mlp_actions(
-        native.Network(native.one_dtype(inputs.weights), biases, inputs.activation),
+        native.Network(native.one_dtype(inputs.weights), biases, activation_of(inputs)),
         inputs.context.contiguous(),
         inputs.latent_mean.contiguous(),
         inputs.latent_std.contiguous(),

@@ -7,7 +7,7 @@ from p3kernels.diagnostics.gaussianity import Gaussianity, gaussianity
 from p3kernels.diagnostics.gradient_fidelity import GradientFidelity, gradient_fidelity
 from p3kernels.diagnostics.gradient_noise import GradientNoise, gradient_noise, noise_law, ratio_variance
 from p3kernels.diagnostics.inputs import LatentPolicy
-from p3kernels.diagnostics.kl_scan import Estimate, KlPoint, KlScan, gaussian_kl, kl_scan
+from p3kernels.diagnostics.kl_scan import Estimate, KlPoint, KlScan, kl_scan, policy_kl
 from p3kernels.diagnostics.linearity import Linearity, linearity
 from p3kernels.diagnostics.noise_scaling import NoiseLaws, NoiseScaling, PowerLaw, noise_scaling
 from p3kernels.diagnostics.samples import SampledMoments, actor_jacobian, sampled_moments
@@ -36,7 +36,6 @@ __all__ = [
     "actor_jacobian",
     "correlation",
     "data_efficiency",
-    "gaussian_kl",
     "gaussianity",
     "gradient_fidelity",
     "gradient_noise",
@@ -44,6 +43,7 @@ __all__ = [
     "linearity",
     "noise_law",
     "noise_scaling",
+    "policy_kl",
     "ratio_variance",
     "sampled_moments",
     "variance_gap",

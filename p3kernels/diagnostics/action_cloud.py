@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import check_count, check_estimator, check_policy, seeded
+from p3kernels.diagnostics.inputs import check_count, check_estimated, seeded
 from p3kernels.diagnostics.moments import latent_covariance
 from p3kernels.diagnostics.samples import sampled_action_means, sampled_moments
 from p3kernels.estimators.protocol import Estimator
@@ -66,19 +66,13 @@ def action_cloud(
         actions: Which two; None for those whose sampled variance is largest there.
         points: How many are kept; the moments are over ten times as many.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
-
-    Raises:
-        TypeError: An argument of another kind or dtype.
-        ValueError: A shape or a number that does not fit.
     """
-    check_policy(actor, context, latent_mean, latent_std, action_std)
+    check_estimated(estimators, actor, context, latent_mean, latent_std, action_std)
     check_count("points", points, 2)
     if action_std.shape[-1] < 2:
         raise ValueError("actor: expected at least two actions, got 1")
     if actions is not None and not all(0 <= action < action_std.shape[-1] for action in actions):
         raise ValueError(f"actions: expected two of 0 to {action_std.shape[-1] - 1}, got {actions}")
-    for name, estimator in estimators.items():
-        check_estimator(estimator, name)
     with seeded(seed, context.device):
         spread = sampled_moments(actor, context, latent_mean, latent_std, 50).var
         row = int(spread.sum(-1).argsort()[len(spread) // 2])

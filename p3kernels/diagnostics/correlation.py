@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import check_count, check_estimator, check_policy, seeded
+from p3kernels.diagnostics.inputs import check_count, check_estimated, seeded
 from p3kernels.diagnostics.moments import correlation_of, latent_covariance
 from p3kernels.diagnostics.samples import sampled_moments
 from p3kernels.estimators.protocol import Estimator
@@ -59,15 +59,9 @@ def correlation(
         action_std: [A] or [B, A].
         num_samples: Latents a state, at least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
-
-    Raises:
-        TypeError: An argument of another kind or dtype.
-        ValueError: A shape or a number that does not fit.
     """
-    check_policy(actor, context, latent_mean, latent_std, action_std)
+    check_estimated(estimators, actor, context, latent_mean, latent_std, action_std)
     check_count("num_samples", num_samples, 2)
-    for name, estimator in estimators.items():
-        check_estimator(estimator, name)
     with seeded(seed, context.device):
         state = int(torch.randint(len(context), (1,)))
         sampled = correlation_of(sampled_moments(actor, context, latent_mean, latent_std, num_samples).covariance)

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import (
-    LatentPolicy,
-    check_count,
-    check_estimator,
-    check_policy,
-    judged_twice,
-    seeded,
-)
+from p3kernels.diagnostics.inputs import LatentPolicy, check_clip, check_count, check_estimated, judged_twice, seeded
 from p3kernels.estimators.protocol import Estimator
 
 
@@ -65,15 +58,9 @@ def data_efficiency(
         common: Both likelihoods of an action see the same latents, whatever the estimator. Of identical policies the
             ratio is then 1; how wrong either likelihood is does not show.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
-
-    Raises:
-        TypeError: An argument of another kind or dtype.
-        ValueError: A shape or a number that does not fit.
     """
-    check_estimator(estimator)
-    check_policy(actor, context, latent_mean, latent_std, action_std)
-    if not 0 < clip < 1:
-        raise ValueError(f"clip: expected a number between 0 and 1, got {clip!r}")
+    check_estimated(estimator, actor, context, latent_mean, latent_std, action_std)
+    check_clip(clip)
     check_count("repeats", repeats, 1)
     inside = context.new_zeros(len(context))
     policy = LatentPolicy(actor, context, latent_mean, latent_std, action_std)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_estimator, check_policy, judged_twice, seeded
+from p3kernels.diagnostics.inputs import LatentPolicy, check_clip, check_count, check_estimated, judged_twice, seeded
 from p3kernels.estimators.protocol import Estimator
 
 
@@ -80,17 +80,11 @@ def gradient_fidelity(
         redraws: At least 2; the mean gradient is known to noise / √redraws.
         reference_samples: At least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
-
-    Raises:
-        TypeError: An argument of another kind or dtype.
-        ValueError: A shape or a number that does not fit.
     """
-    check_estimator(estimator)
-    check_policy(actor, context, latent_mean, latent_std, action_std)
+    check_estimated(estimator, actor, context, latent_mean, latent_std, action_std)
     check_count("redraws", redraws, 2)
     check_count("reference_samples", reference_samples, 2)
-    if not 0 < clip < 1:
-        raise ValueError(f"clip: expected a number between 0 and 1, got {clip!r}")
+    check_clip(clip)
     policy = LatentPolicy(actor, *(tensor.detach() for tensor in (context, latent_mean, latent_std, action_std)))
     parameters = list(actor.parameters())
     gradients = []

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from p3kernels import checks
-from p3kernels.diagnostics.inputs import (
-    LatentPolicy,
-    check_count,
-    check_estimator,
-    check_policy,
-    judged_twice,
-    seeded,
-)
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_estimated, judged_twice, seeded
 from p3kernels.diagnostics.samples import actor_jacobian
 from p3kernels.estimators.protocol import Estimator
 
@@ -78,13 +71,8 @@ def gradient_noise(
         common: Current and old likelihood see the same latents, whatever the estimator.
         redraws: At least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
-
-    Raises:
-        TypeError: An argument of another kind or dtype.
-        ValueError: A shape or a number that does not fit.
     """
-    check_estimator(estimator)
-    check_policy(actor, context, latent_mean, latent_std, action_std)
+    check_estimated(estimator, actor, context, latent_mean, latent_std, action_std)
     checks.check_shape("action", action, (len(context), action_std.shape[-1]))
     checks.check_shape("advantage", advantage, (len(context),))
     check_count("redraws", redraws, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -85,6 +85,26 @@ def check_count(name: str, value: object, least: int) -> None:
     """Raises ValueError unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}: expected an integer >= {least}, got {value!r}")
+
+
+def check_estimated(
+    estimators: Estimator | Mapping[str, Estimator],
+    actor: nn.Sequential,
+    context: Tensor,
+    latent_mean: Tensor,
+    latent_std: Tensor,
+    action_std: Tensor,
+) -> None:
+    """`check_policy`, and one estimator or several by their names."""
+    for name, estimator in (estimators if isinstance(estimators, Mapping) else {"estimator": estimators}).items():
+        check_estimator(estimator, name)
+    check_policy(actor, context, latent_mean, latent_std, action_std)
+
+
+def check_clip(clip: float) -> None:
+    """PPO's ε."""
+    if not 0 < clip < 1:
+        raise ValueError(f"clip: expected a number between 0 and 1, got {clip!r}")
 
 
 def check_policy(

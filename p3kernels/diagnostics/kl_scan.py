@@ -9,14 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from p3kernels.diagnostics.inputs import (
-    LatentPolicy,
-    check_count,
-    check_estimator,
-    check_policy,
-    seeded,
-)
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_estimated, seeded
 from p3kernels.diagnostics.samples import action_means
+from p3kernels.estimators.gaussian import gaussian_kl
 from p3kernels.estimators.protocol import Estimator, Policy
 
 STATES_AT_ONCE = 32
@@ -107,10 +102,6 @@ def kl_scan(
         reference_samples: At least 4; 1000 and more for a reference.
         actions: Actions a state, an even number.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
-
-    Raises:
-        TypeError: An argument of another kind or dtype.
-        ValueError: A shape or a number that does not fit.
     """
     estimators = estimators or {}
     _check(old, new, estimators, counts, reference_samples, actions)
@@ -157,11 +148,9 @@ def _check(
     actions: int,
 ) -> None:
     for policy in (old, new):
-        check_policy(*policy)
+        check_estimated(estimators, *policy)
     if old.latent_mean.shape != new.latent_mean.shape or old.context.dtype != new.context.dtype:
         raise ValueError("new: expected the rows, latents and dtype of old")
-    for name, estimator in estimators.items():
-        check_estimator(estimator, name)
     check_count("reference_samples", reference_samples, 4)
     for count in counts:
         check_count("counts", count, 1)
@@ -216,42 +205,32 @@ def _scan(
         into.add(f"generating/{count}", included.mean((1, 2)) - likelihood_new.mean((1, 2)))
         into.add(f"identical/{count}", included.mean((1, 2)) - likelihood_old.mean((1, 2)))
 
-    into.add("single", _diagonal_kl(means_old, _std(old), means_new.roll(1, 0), _std(new)).mean(0))
-    into.add("single_identical", _diagonal_kl(means_old, _std(old), means_old.roll(1, 0), _std(old)).mean(0))
-    into.add("shared", _diagonal_kl(means_old, _std(old), means_new, _std(new)).mean(0))
+    into.add("single", gaussian_kl(means_old, _std(old), means_new.roll(1, 0), _std(new)).mean(0))
+    into.add("single_identical", gaussian_kl(means_old, _std(old), means_old.roll(1, 0), _std(old)).mean(0))
+    into.add("shared", gaussian_kl(means_old, _std(old), means_new, _std(new)).mean(0))
     into.add("bound", _bound(old, new, noise[:BOUND_SAMPLES], means_old[:BOUND_SAMPLES]))
     for name, estimator in estimators.items():
         before, after = estimator.policy(*old), estimator.policy(*new)
-        into.add(f"closed/{name}", gaussian_kl(before, after))
+        into.add(f"closed/{name}", policy_kl(before, after))
         ratios = [before.log_prob(one) - after.log_prob(one) for one in action.to(old.context.dtype)]
         into.add(f"actions/{name}", torch.stack(ratios).double().mean(0))
 
 
-def gaussian_kl(old: Policy, new: Policy) -> Tensor:
+def policy_kl(old: Policy, new: Policy) -> Tensor:
     """KL(old ‖ new) [B] of Gaussian policies: by `covariance` [B, A, A] where they have one, else by `stddev`."""
     found = (getattr(policy, "covariance", None) for policy in (old, new))
     covariances = [covariance for covariance in found if isinstance(covariance, Tensor)]
     if len(covariances) < 2:
-        return _diagonal_kl(old.mean.double(), old.stddev.double(), new.mean.double(), new.stddev.double())
-    factor_old, factor_new = (torch.linalg.cholesky(covariance.double()) for covariance in covariances)
-    shift = (new.mean - old.mean).double()[..., None]
-    spread = torch.linalg.solve_triangular(factor_new, torch.cat([factor_old, shift], -1), upper=False)
-    logs = [factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) for factor in (factor_old, factor_new)]
-    return 0.5 * (spread.square().sum((-2, -1)) - shift.shape[-2]) + logs[1] - logs[0]
-
-
-def _diagonal_kl(old_mean: Tensor, old_std: Tensor, new_mean: Tensor, new_std: Tensor) -> Tensor:
-    """[..., B] of means [..., B, A] and stds [A] or [B, A]."""
-    ratio = old_std / new_std
-    shift = (old_mean - new_mean) / new_std
-    return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).sum(-1)
+        return gaussian_kl(old.mean.double(), old.stddev.double(), new.mean.double(), new.stddev.double())
+    factors = [torch.linalg.cholesky(covariance.double()) for covariance in covariances]
+    return gaussian_kl(old.mean.double(), factors[0], new.mean.double(), factors[1])
 
 
 def _bound(old: LatentPolicy, new: LatentPolicy, noise: Tensor, means_old: Tensor) -> Tensor:
     """[b]: the actor's KL at the old latents, and the encoder's. Infinite where a latent became certain."""
     latent = old.latent_mean + old.latent_std * noise
     means_new = action_means(new.actor, new.context, latent).double()
-    actor = _diagonal_kl(means_old, _std(old), means_new, _std(new)).mean(0)
+    actor = gaussian_kl(means_old, _std(old), means_new, _std(new)).mean(0)
     moved = (old.latent_mean != new.latent_mean) | (old.latent_std != new.latent_std)
     ratio = (old.latent_std / new.latent_std).double()
     shift = ((old.latent_mean - new.latent_mean) / new.latent_std).double()

@@ -57,10 +57,6 @@ def linearity(
         points: Along each, at least 3.
         radius: "unit" or "typical".
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
-
-    Raises:
-        TypeError: An argument of another kind or dtype.
-        ValueError: A shape or a number that does not fit.
     """
     check_policy(actor, context, latent_mean, latent_std, action_std)
     check_count("directions", directions, 1)

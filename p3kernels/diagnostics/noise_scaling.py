@@ -101,10 +101,6 @@ def noise_scaling(
         points: Of the scans over the two stds.
         redraws: Of the latents, for every point.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
-
-    Raises:
-        TypeError: An argument of another kind or dtype.
-        ValueError: A shape or a number that does not fit.
     """
     check_policy(actor, context, latent_mean, latent_std, action_std)
     check_count("points", points, 2)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from p3kernels import checks
-from p3kernels.estimators.gaussian import CorrelatedGaussianPolicy, GaussianPolicy
+from p3kernels.estimators.gaussian import CorrelatedGaussianPolicy, GaussianPolicy, propagated
 from p3kernels.estimators.protocol import Estimator
 from p3kernels.nn import mlp_layers
 from p3kernels.ops.mlp_covariance import TRANSFORMS, mlp_covariance
@@ -62,20 +61,11 @@ class CovarianceMatching(Estimator):
     ) -> GaussianPolicy | CorrelatedGaussianPolicy:
         """The marginal policy; arguments as for `Estimator.policy`."""
         checks.check_stds(latent_std, action_std)
-        layers = mlp_layers(actor)
         linear = self.transform == "linear"
-        directions = latent_directions(layers.weights, latent_std.shape[-1], self.rank) if linear else None
-        mean, covariance = mlp_covariance(
-            torch.cat([context, latent_mean], -1),
-            latent_std.square(),
-            layers.weights,
-            layers.biases,
-            layers.activation,
-            layers.activation_parameter,
-            transform=self.transform,
-            directions=directions,
-            backend=self.backend,
-        )
+        weights = mlp_layers(actor).weights
+        directions = latent_directions(weights, latent_std.shape[-1], self.rank) if linear else None
+        options = {"transform": self.transform, "directions": directions, "backend": self.backend}
+        mean, covariance = propagated(mlp_covariance, actor, context, latent_mean, latent_std, **options)
         if self.likelihood == "diagonal":
             latent_var = covariance.diagonal(dim1=-2, dim2=-1)
             return GaussianPolicy(mean, latent_var, action_std, latent_mean, latent_std, self.backend)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from p3kernels import checks
 from p3kernels.estimators.protocol import Judgement, Policy
+from p3kernels.nn import mlp_layers
 from p3kernels.ops.gaussian_head import gaussian_head
 from p3kernels.ops.mixture_log_prob import mixture_log_prob
 
@@ -22,8 +24,11 @@ def gaussian_entropy(std: Tensor) -> Tensor:
 
 
 def gaussian_kl(old_mean: Tensor, old_scale: Tensor, new_mean: Tensor, new_scale: Tensor) -> Tensor:
-    """KL(old ‖ new) [B] of Gaussians of mean [B, A]: both of std [B, A], or both of Cholesky factor [B, A, A]."""
-    if old_scale.dim() == 2:
+    """KL(old ‖ new) [..., B] of Gaussians of mean [..., B, A].
+
+    The scales are both stds, [A] or [B, A], or both Cholesky factors [B, A, A].
+    """
+    if old_scale.dim() <= old_mean.dim():
         ratio = old_scale / new_scale
         shift = (old_mean - new_mean) / new_scale
         return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).sum(-1)
@@ -34,8 +39,38 @@ def gaussian_kl(old_mean: Tensor, old_scale: Tensor, new_mean: Tensor, new_scale
     return 0.5 * (whitened.square().sum((-2, -1)) - old_mean.shape[-1]) - diagonals[0] + diagonals[1]
 
 
+def propagated(
+    op: Callable[..., tuple[Tensor, Tensor]],
+    actor: nn.Sequential,
+    context: Tensor,
+    latent_mean: Tensor,
+    latent_std: Tensor,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """What an op of mean, variance and layers gives for [context, z] through the actor."""
+    layers = mlp_layers(actor)
+    network = (layers.weights, layers.biases, layers.activation, layers.activation_parameter)
+    return op(torch.cat([context, latent_mean], -1), latent_std.square(), *network, **options)
+
+
+class _Gaussian(Policy):
+    """What both Gaussian policies are: deterministic given the observation, their latent anybody's."""
+
+    latent_mean: Tensor
+    latent_std: Tensor
+
+    def remember(self, action: Tensor) -> dict[str, Tensor]:
+        """`log_prob` [B], and the Gaussian itself: `mean` [B, A] and `scale`, std or Cholesky factor as in `params`."""
+        mean, scale = (param.detach() for param in self.params)
+        return {"log_prob": self.log_prob(action).detach(), "mean": mean, "scale": scale}
+
+    def latent(self) -> Tensor:
+        """A latent [B, Z], differentiable, drawn anew: for a decoder."""
+        return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)
+
+
 @dataclass(frozen=True)
-class GaussianPolicy(Policy):
+class GaussianPolicy(_Gaussian):
     """N(mean, diag(latent_var) + action_std²): deterministic given the observation."""
 
     mean: Tensor
@@ -78,11 +113,6 @@ class GaussianPolicy(Policy):
         """[B], exact for this Gaussian."""
         return gaussian_entropy(self.stddev)
 
-    def remember(self, action: Tensor) -> dict[str, Tensor]:
-        """`log_prob` [B], and the Gaussian itself: `mean` and `scale` [B, A]."""
-        mean, scale = (param.detach() for param in self.params)
-        return {"log_prob": self.log_prob(action).detach(), "mean": mean, "scale": scale}
-
     def judge(self, action: Tensor, remembered: Mapping[str, Tensor]) -> Judgement:
         """Everything in closed form, at once."""
         old = remembered["mean"], remembered["scale"]
@@ -90,13 +120,9 @@ class GaussianPolicy(Policy):
             *gaussian_head(action, self.mean, self.latent_var, self.action_std, *old, backend=self.backend)
         )
 
-    def latent(self) -> Tensor:
-        """A latent [B, Z], differentiable, drawn anew: for a decoder."""
-        return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)
-
 
 @dataclass(frozen=True)
-class CorrelatedGaussianPolicy(Policy):
+class CorrelatedGaussianPolicy(_Gaussian):
     """N(mean, latent_covariance + diag(action_std²)): deterministic given the observation."""
 
     mean: Tensor
@@ -154,11 +180,6 @@ class CorrelatedGaussianPolicy(Policy):
         """[B], exact for this Gaussian."""
         return 0.5 * self.mean.shape[-1] + self._log_scale
 
-    def remember(self, action: Tensor) -> dict[str, Tensor]:
-        """`log_prob` [B], and the Gaussian itself: `mean` [B, A] and its Cholesky factor `scale` [B, A, A]."""
-        mean, scale = (param.detach() for param in self.params)
-        return {"log_prob": self.log_prob(action).detach(), "mean": mean, "scale": scale}
-
     def judge(self, action: Tensor, remembered: Mapping[str, Tensor]) -> Judgement:
         """Everything in closed form; no gradient through the KL, whose solve costs more than the likelihood's."""
         with torch.no_grad():
@@ -170,7 +191,3 @@ class CorrelatedGaussianPolicy(Policy):
         """[B]: log √det(2π Σ)."""
         log_diagonal = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return log_diagonal + 0.5 * math.log(2 * math.pi) * self.mean.shape[-1]
-
-    def latent(self) -> Tensor:
-        """A latent [B, Z], differentiable, drawn anew: for a decoder."""
-        return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from p3kernels import checks
-from p3kernels.estimators.gaussian import GaussianPolicy
+from p3kernels.estimators.gaussian import GaussianPolicy, propagated
 from p3kernels.estimators.one_launch import act_in_one_launch
 from p3kernels.estimators.protocol import Estimator
-from p3kernels.nn import mlp_layers
 from p3kernels.ops.mlp_moments import mlp_moments
 
 
@@ -30,26 +29,12 @@ class MomentMatching(Estimator):
     spelling: ClassVar[str] = "mm"
     remembers: ClassVar[tuple[str, ...]] = ("mean", "scale")
 
-    @property
-    def label(self) -> str:
-        """mm."""
-        return "mm"
-
     def policy(
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy:
         """The marginal policy; arguments as for `Estimator.policy`."""
         checks.check_stds(latent_std, action_std)
-        layers = mlp_layers(actor)
-        mean, latent_var = mlp_moments(
-            torch.cat([context, latent_mean], -1),
-            latent_std.square(),
-            layers.weights,
-            layers.biases,
-            layers.activation,
-            layers.activation_parameter,
-            backend=self.backend,
-        )
+        mean, latent_var = propagated(mlp_moments, actor, context, latent_mean, latent_std, backend=self.backend)
         return GaussianPolicy(mean, latent_var, action_std, latent_mean, latent_std, self.backend)
 
 
@@ -67,11 +52,6 @@ class LatentMean(Estimator):
     spelling: ClassVar[str] = "z-mean"
     remembers: ClassVar[tuple[str, ...]] = ("mean", "scale")
     operators: ClassVar[bool] = False
-
-    @property
-    def label(self) -> str:
-        """z-mean."""
-        return "z-mean"
 
     def policy(
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor

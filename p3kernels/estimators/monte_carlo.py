@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -234,17 +234,6 @@ class MonteCarlo(Estimator):
             common,
         )
 
-    def recall(
-        self,
-        actor: nn.Sequential,
-        context: Tensor,
-        latent_mean: Tensor,
-        latent_std: Tensor,
-        action_std: Tensor,
-        remembered: Mapping[str, Tensor],
-        seed: Tensor | None = None,
-    ) -> MonteCarloPolicy:
-        """With common numbers, the policy of the seed and of `remembered["stream"]`; otherwise latents drawn anew."""
-        if not self.common:
-            return self.policy(actor, context, latent_mean, latent_std, action_std)
-        return self.policy(actor, context, latent_mean, latent_std, action_std, seed, remembered["stream"])
+    def recalled(self, remembered: Mapping[str, Tensor], seed: Tensor | None) -> dict[str, Any]:
+        """With common numbers the seed and the rows' numbers, `remembered["stream"]`; otherwise latents drawn anew."""
+        return {"seed": seed, "rows": remembered["stream"]} if self.common else {}

@@ -16,7 +16,7 @@ import abc
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -90,9 +90,9 @@ class Estimator(abc.ABC):
     """Whether `policy` runs an operator of p3kernels on the actor, so that backends differ in what they keep."""
 
     @property
-    @abc.abstractmethod
     def label(self) -> str:
         """Its name in logs and tables, which `parse_estimator` understands."""
+        return self.spelling
 
     @property
     def num_latents(self) -> int:
@@ -149,18 +149,22 @@ class Estimator(abc.ABC):
                 the rollout, for estimators that draw by number.
             seed: One int64, on the CPU: of all rows of a rollout, for the same estimators.
         """
-        return self.policy(actor, context, latent_mean, latent_std, action_std)
+        return self.policy(actor, context, latent_mean, latent_std, action_std, **self.recalled(remembered, seed))
+
+    def recalled(self, remembered: Mapping[str, Tensor], seed: Tensor | None) -> dict[str, Any]:
+        """What `policy` is given beside its five arguments when actions are judged again; arguments as for `recall`."""
+        return {}
 
 
-def estimator_kinds() -> Iterator[type[Estimator]]:
+def estimator_types() -> Iterator[type[Estimator]]:
     """Every estimator of this package, by the files that are in it."""
     package = importlib.import_module("p3kernels.estimators")
     for module in sorted(found.name for found in pkgutil.iter_modules(package.__path__)):
         content = vars(importlib.import_module(f"{package.__name__}.{module}"))
-        for kind in content.values():
-            own = isinstance(kind, type) and kind.__module__ == f"{package.__name__}.{module}"
-            if own and issubclass(kind, Estimator) and kind is not Estimator:
-                yield kind
+        for found in content.values():
+            own = isinstance(found, type) and found.__module__ == f"{package.__name__}.{module}"
+            if own and issubclass(found, Estimator) and found is not Estimator:
+                yield found
 
 
 def parse_estimator(text: str) -> Estimator:
@@ -169,8 +173,8 @@ def parse_estimator(text: str) -> Estimator:
     Raises:
         ValueError: There is none, or its settings cannot be.
     """
-    for kind in estimator_kinds():
-        found = kind.spelt(text)
+    for estimator in estimator_types():
+        found = estimator.spelt(text)
         if found is not None:
             return found
-    raise ValueError(f"expected one of {', '.join(kind.spelling for kind in estimator_kinds())}, got {text!r}")
+    raise ValueError(f"expected one of {', '.join(found.spelling for found in estimator_types())}, got {text!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -68,11 +68,6 @@ class SharedNoise(Estimator):
     operators: ClassVar[bool] = False
 
     @property
-    def label(self) -> str:
-        """shared."""
-        return "shared"
-
-    @property
     def num_latents(self) -> int:
         """1."""
         return 1
@@ -112,15 +107,6 @@ class SharedNoise(Estimator):
             mean, torch.zeros_like(mean), action_std, latent_mean, latent_std, self.backend, noise=noise
         )
 
-    def recall(
-        self,
-        actor: nn.Sequential,
-        context: Tensor,
-        latent_mean: Tensor,
-        latent_std: Tensor,
-        action_std: Tensor,
-        remembered: Mapping[str, Tensor],
-        seed: Tensor | None = None,
-    ) -> SharedNoisePolicy:
-        """The policy at the remembered noise."""
-        return self.policy(actor, context, latent_mean, latent_std, action_std, remembered["noise"])
+    def recalled(self, remembered: Mapping[str, Tensor], seed: Tensor | None) -> dict[str, Any]:
+        """The remembered noise."""
+        return {"noise": remembered["noise"]}

@@ -31,11 +31,6 @@ class StoredComponent(Estimator):
     operators: ClassVar[bool] = False
 
     @property
-    def label(self) -> str:
-        """vae-stored."""
-        return "vae-stored"
-
-    @property
     def num_latents(self) -> int:
         """1."""
         return 1

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from p3kernels.cpu import native
 from p3kernels.layered.workspace import Workspace
-from p3kernels.records import Backward, Gradients, MlpCovarianceInputs, MlpCovarianceOutputs
+from p3kernels.records import Backward, Gradients, MlpCovarianceInputs, MlpCovarianceOutputs, activation_of
 from p3kernels.reference.mlp_covariance import SMALLEST_VAR
 
 TILE_ROWS = 2048
@@ -51,8 +51,9 @@ class _Network:
 
     def __init__(self, inputs: MlpCovarianceInputs) -> None:
         weights, directions = inputs.weights, inputs.directions
+        assert directions is not None
         self.weights, self.biases = weights, [bias.contiguous() for bias in inputs.biases]
-        self.activation = inputs.activation
+        self.activation = activation_of(inputs)
         self.stochastic, self.hidden, self.actions = directions.shape[0], len(weights) - 1, weights[-1].shape[0]
         self.columns = slice(weights[0].shape[1] - self.stochastic, None)
         # What the variances and the action's rows see of a layer: of the first its stochastic columns.

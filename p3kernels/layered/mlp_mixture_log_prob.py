@@ -17,7 +17,7 @@ from torch import Tensor
 
 from p3kernels.cpu import native
 from p3kernels.layered.latent_noise import NoiseSource
-from p3kernels.records import Backward, Gradients, MlpMixtureInputs, MlpMixtureOutputs
+from p3kernels.records import Backward, Gradients, MlpMixtureInputs, MlpMixtureOutputs, activation_of
 
 TILE_ROWS = 4096
 """Rows of a tile, samples × rows of the batch: large enough for the matrix products, small enough for the cache."""
@@ -139,7 +139,7 @@ class Tile:
             torch.mm(below, weight.t(), out=out)
             shift = self.context_part[begin:end] if layer == 0 else inputs.biases[layer][None]
             if layer < len(self.outputs) - 1:
-                problem.kernels.activation_forward(inputs.activation, out, shift, out)
+                problem.kernels.activation_forward(activation_of(inputs), out, shift, out)
             else:
                 out.view(-1, *shift.shape).add_(shift)
             below = out
@@ -226,7 +226,7 @@ def backward(problem: Problem, request: Backward[MlpMixtureInputs, MlpMixtureOut
             d_biases[layer].add_(gradient.sum(0))
             d_below = d_buffers[layer - 1][: below.numel()].view_as(below)
             torch.mm(gradient, inputs.weights[layer], out=d_below)
-            problem.kernels.activation_backward(inputs.activation, below, d_below, d_below)
+            problem.kernels.activation_backward(activation_of(inputs), below, d_below, d_below)
             gradient = d_below
         d_latent_weight.addmm_(gradient.t(), tile.latent)
         d_context_part[begin:end] += gradient.view(last - first, end - begin, -1).sum(0)

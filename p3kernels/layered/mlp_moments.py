@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
-from p3kernels.records import Backward, Gradients, MlpMomentsInputs, MlpMomentsOutputs
+from p3kernels.records import Backward, Gradients, MlpMomentsInputs, MlpMomentsOutputs, activation_of
 
 CHUNK_ROWS = 2048
 
@@ -90,7 +90,7 @@ def forward(inputs: MlpMomentsInputs, kernels: Any = native, chunk_rows: int = C
             )
             torch.mm(chunk_mean, weight.t(), out=pre_mean)
             torch.mm(chunk_var, square.t(), out=pre_var)
-            kernels.moments_forward(inputs.activation, pre_mean, pre_var, bias, to_mean, to_var)
+            kernels.moments_forward(activation_of(inputs), pre_mean, pre_var, bias, to_mean, to_var)
             chunk_mean, chunk_var = to_mean, to_var
     return MlpMomentsOutputs(out_mean, out_var, kept)
 
@@ -99,7 +99,7 @@ def backward(
     request: Backward[MlpMomentsInputs, MlpMomentsOutputs], kernels: Any = native, chunk_rows: int = CHUNK_ROWS
 ) -> Gradients:
     """The gradients asked for; weights and biases come together. Arguments as for `forward`."""
-    inputs, d_outputs = request.inputs, request.d_outputs
+    inputs, d_outputs, activation = request.inputs, request.d_outputs, activation_of(request.inputs)
     mean, var, weights, activated = inputs.mean, inputs.var, inputs.weights, inputs.activated
     biases = _present(weights, inputs.biases)
     rows, layers = mean.shape[0], len(weights)
@@ -129,7 +129,9 @@ def backward(
         if inputs.activate_last:
             pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[-1])
             to_mean, to_var = pair(layers % 2, activated[-1])
-            kernels.moments_backward(inputs.activation, pre_mean, pre_var, biases[-1], g_mean, g_var, to_mean, to_var)
+            kernels.moments_backward(
+                activation_of(inputs), pre_mean, pre_var, biases[-1], g_mean, g_var, to_mean, to_var
+            )
             g_mean, g_var = to_mean, to_var
         for layer in reversed(range(layers)):
             if layer > 0:
@@ -140,7 +142,7 @@ def backward(
                 torch.mm(g_var, squares[layer], out=below_var)
                 pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[layer - 1])
                 kernels.moments_backward(
-                    inputs.activation,
+                    activation,
                     pre_mean,
                     pre_var,
                     biases[layer - 1],

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from p3kernels.cpu import native
 from p3kernels.layered.workspace import Workspace
-from p3kernels.records import Backward, Gradients, MlpCovarianceOutputs, MlpUnscentedInputs
+from p3kernels.records import Backward, Gradients, MlpCovarianceInputs, MlpCovarianceOutputs, activation_of
 from p3kernels.reference.mlp_covariance import SMALLEST_VAR
 from p3kernels.reference.mlp_unscented import point_directions
 
@@ -17,10 +17,10 @@ TILE_POINTS = 4096
 class _Pass:
     """The points of one tile of R rows at a time, [2 J, R, ·]: the first J with + and the others with −."""
 
-    def __init__(self, inputs: MlpUnscentedInputs) -> None:
+    def __init__(self, inputs: MlpCovarianceInputs) -> None:
         var, weights = inputs.var, inputs.weights
         self.weights, self.biases = weights, [bias.contiguous() for bias in inputs.biases]
-        self.activation = inputs.activation
+        self.activation = activation_of(inputs)
         self.stochastic = var.shape[1]
         self.seen = weights[0][:, weights[0].shape[1] - self.stochastic :]
         self.directions = point_directions(self.stochastic, var.dtype, var.device)[:, None]
@@ -53,7 +53,7 @@ class _Pass:
         raise AssertionError  # the last layer has returned
 
 
-def forward(inputs: MlpUnscentedInputs) -> MlpCovarianceOutputs:
+def forward(inputs: MlpCovarianceInputs) -> MlpCovarianceOutputs:
     """Mean [B, A] and covariance [B, A, A]."""
     mean, var = inputs.mean, inputs.var
     network, actions = _Pass(inputs), inputs.weights[-1].shape[0]
@@ -67,7 +67,7 @@ def forward(inputs: MlpUnscentedInputs) -> MlpCovarianceOutputs:
     return MlpCovarianceOutputs(out_mean, covariance)
 
 
-def backward(request: Backward[MlpUnscentedInputs, MlpCovarianceOutputs]) -> Gradients:
+def backward(request: Backward[MlpCovarianceInputs, MlpCovarianceOutputs]) -> Gradients:
     """The gradient of every tensor."""
     inputs, d_out_mean, d_covariance = request.inputs, request.d_outputs.mean, request.d_outputs.covariance
     mean, var, weights, biases = inputs.mean, inputs.var, inputs.weights, inputs.biases

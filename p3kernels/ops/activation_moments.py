@@ -13,7 +13,7 @@ from p3kernels.activations import Activation
 from p3kernels.cpu import native as cpu
 from p3kernels.cuda import native as cuda
 from p3kernels.ops.register import Kernels, Operators
-from p3kernels.records import Backward, Gradients, result_dtype
+from p3kernels.records import Backward, Gradients, activation_of, result_dtype
 
 
 class Inputs(NamedTuple):
@@ -23,11 +23,6 @@ class Inputs(NamedTuple):
     var: Tensor
     activation_code: int
     activation_parameter: float
-
-    @property
-    def activation(self) -> Activation:
-        """What the moments pass through."""
-        return Activation(self.activation_code, self.activation_parameter)
 
 
 class Outputs(NamedTuple):
@@ -49,14 +44,14 @@ def _native(kernels: Any) -> Kernels[Inputs, Outputs]:
         mean, var = inputs.mean.contiguous(), inputs.var.contiguous()
         out_mean = torch.empty_like(mean, dtype=result_dtype(mean))
         out_var = torch.empty_like(out_mean)
-        kernels.moments_forward(inputs.activation, mean, var, None, out_mean, out_var)
+        kernels.moments_forward(activation_of(inputs), mean, var, None, out_mean, out_var)
         return Outputs(out_mean, out_var)
 
     def backward(request: Backward[Inputs, Outputs]) -> Gradients:
         mean, var = request.inputs.mean.contiguous(), request.inputs.var.contiguous()
         d_mean, d_var = torch.empty_like(mean), torch.empty_like(var)
         incoming = request.d_outputs
-        kernels.moments_backward(request.inputs.activation, mean, var, None, *incoming, d_mean, d_var)
+        kernels.moments_backward(activation_of(request.inputs), mean, var, None, *incoming, d_mean, d_var)
         return {"mean": d_mean, "var": d_var}
 
     return Kernels(forward, backward)
@@ -67,12 +62,12 @@ def _triton() -> Any:
 
 
 def _triton_forward(inputs: Inputs) -> Outputs:
-    return Outputs(*_triton().forward(inputs.mean, inputs.var, *inputs.activation))
+    return Outputs(*_triton().forward(inputs.mean, inputs.var, *activation_of(inputs)))
 
 
 def _triton_backward(request: Backward[Inputs, Outputs]) -> Gradients:
     inputs = request.inputs
-    d_mean, d_var = _triton().backward(*request.d_outputs, inputs.mean, inputs.var, *inputs.activation)
+    d_mean, d_var = _triton().backward(*request.d_outputs, inputs.mean, inputs.var, *activation_of(inputs))
     return {"mean": d_mean, "var": d_var}
 
 

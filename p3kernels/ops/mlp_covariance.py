@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -14,34 +15,33 @@ from p3kernels.layered import mlp_covariance as linear
 from p3kernels.layered import mlp_unscented as unscented
 from p3kernels.ops.linear_moments import check_linear
 from p3kernels.ops.register import Kernels, Operators
-from p3kernels.records import MlpCovarianceInputs, MlpCovarianceOutputs, MlpUnscentedInputs
+from p3kernels.records import MlpCovarianceInputs, MlpCovarianceOutputs
 
 TRANSFORMS = ("linear", "unscented")
 
 
-def _fake(inputs: MlpCovarianceInputs | MlpUnscentedInputs) -> MlpCovarianceOutputs:
+def _fake(inputs: MlpCovarianceInputs) -> MlpCovarianceOutputs:
     rows, actions = inputs.mean.shape[0], inputs.weights[-1].shape[0]
     covariance = inputs.mean.new_empty(rows, actions, actions)
     return MlpCovarianceOutputs(inputs.mean.new_empty(rows, actions), covariance)
 
 
-_LINEAR = Operators(
-    "mlp_covariance",
-    MlpCovarianceInputs,
-    MlpCovarianceOutputs,
-    fake=_fake,
-    kernels={"cpu": Kernels(linear.forward, linear.backward)},
-    differentiable=("mean", "var", "weights", "biases"),
-    twice=False,
-)
-_UNSCENTED = Operators(
-    "mlp_unscented",
-    MlpUnscentedInputs,
-    MlpCovarianceOutputs,
-    fake=_fake,
-    kernels={"cpu": Kernels(unscented.forward, unscented.backward)},
-    differentiable=("mean", "var", "weights", "biases"),
-)
+def _operators(name: str, kernels: ModuleType, *, twice: bool) -> Operators[MlpCovarianceInputs, MlpCovarianceOutputs]:
+    return Operators(
+        name,
+        MlpCovarianceInputs,
+        MlpCovarianceOutputs,
+        fake=_fake,
+        kernels={"cpu": Kernels(kernels.forward, kernels.backward)},
+        differentiable=("mean", "var", "weights", "biases"),
+        twice=twice,
+    )
+
+
+_OPERATORS = {
+    "linear": _operators("mlp_covariance", linear, twice=False),
+    "unscented": _operators("mlp_unscented", unscented, twice=True),
+}
 
 
 def _check_directions(directions: Tensor | None, var: Tensor, transform: str) -> None:
@@ -118,12 +118,16 @@ def mlp_covariance(
         weight.new_zeros(weight.shape[0]) if bias is None else bias
         for weight, bias in zip(weights, biases, strict=True)
     ]
-    if transform == "unscented":
-        points = MlpUnscentedInputs(mean, var, list(weights), present, between.code, between.parameter)
-        out = _UNSCENTED(chosen, points)
-    else:
-        every = torch.eye(var.shape[1], dtype=var.dtype) if directions is None else directions.detach()
-        out = _LINEAR(
-            chosen, MlpCovarianceInputs(mean, var, list(weights), present, every, between.code, between.parameter)
-        )
+    if transform == "linear":
+        directions = torch.eye(var.shape[1], dtype=var.dtype) if directions is None else directions.detach()
+    inputs = MlpCovarianceInputs(
+        mean=mean,
+        var=var,
+        weights=list(weights),
+        biases=present,
+        directions=directions,
+        activation_code=between.code,
+        activation_parameter=between.parameter,
+    )
+    out = _OPERATORS[transform](chosen, inputs)
     return out.mean, out.covariance

@@ -1,63 +1,30 @@
 """Every test here executes the CUDA kernels' own code on CPU tensors, through the shim of csrc/tests/cuda_shim.h.
 
-The module is built once a session, into a temporary folder; P3_CUDA_SHIM names a folder that holds one already.
+The module is built once into build/tests/cuda_shim; P3_CUDA_SHIM names a folder that holds one already.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers.native_build import built, missing
 
 from p3kernels import backends
 
-ROOT = Path(__file__).resolve().parents[2]
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-
-
-def build(folder: Path) -> None:
-    for name in (os.environ.get("CXX", "c++"), "cmake", "ninja"):
-        if shutil.which(name, path=PATH) is None:
-            pytest.skip(f"{name} is not installed")
-    pybind11 = pytest.importorskip("pybind11")
-    options = ["-DP3_PYTHON=OFF", "-DP3_CUDA=off", "-DP3_CUDA_SHIM=ON", f"-DPython_EXECUTABLE={sys.executable}"]
-    configure = [
-        "cmake",
-        "-S",
-        ROOT,
-        "-B",
-        folder,
-        "-G",
-        "Ninja",
-        *options,
-        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
-    ]
-    for command in (configure, ["cmake", "--build", folder, "--target", "p3_cuda_shim"]):
-        done = subprocess.run(
-            [str(part) for part in command],
-            env={**os.environ, "PATH": PATH},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-
 
 @pytest.fixture(scope="session")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+def shim() -> ModuleType:
     """The kernels, built for CPU memory."""
     named = os.environ.get("P3_CUDA_SHIM")
-    folder = Path(named) if named else tmp_path_factory.mktemp("cuda_shim")
-    if not named:
-        build(folder)
+    absent = missing()
+    if not named and absent is not None:
+        pytest.skip(f"{absent} is not installed")
+    folder = Path(named) if named else built("cuda_shim")
     (library,) = folder.glob("p3_cuda_shim*.so")
     spec = importlib.util.spec_from_file_location("p3_cuda_shim", library)
     assert spec is not None

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import layered
-from helpers.battery import as_tuple, grouped, run
+from helpers.battery import grouped, run
 from helpers.device_cases import MlpMixtureLogProbCases
+from helpers.numbered_rows import likelihood_on as on
+from helpers.numbered_rows import without_noise
 
 import p3kernels
 from p3kernels.activations import ELU, Activation
@@ -49,18 +51,6 @@ def test_without_context_or_latent(context, latent):
     BATTERY.assert_near("log_prob", outputs[0], exact[0])
     for name, gradient in gradients.items():
         BATTERY.assert_near(f"gradient of {name}", gradient, exact_gradients[name])
-
-
-def without_noise(size):
-    inputs = layered.policy(size, torch.float32)
-    del inputs["noise"]
-    return inputs
-
-
-def on(backend, num_samples, **options):
-    return lambda inputs: as_tuple(
-        p3kernels.mlp_mixture_log_prob(**grouped(inputs), num_samples=num_samples, backend=backend, **options)
-    )
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)

@@ -119,3 +119,17 @@ def assert_accurate(got: Tensor, activation: str, parameter: float, backend: str
 def _tolerances(backend: str, activation: str, dtype: torch.dtype) -> tuple[float, ...]:
     mean, var, gradient = TOLERANCES[backend, activation, dtype]
     return mean, var, gradient, gradient, gradient, gradient
+
+
+def assert_nan_stays_in_its_element(op: Callable[..., tuple[Tensor, Tensor]], dtype: torch.dtype) -> None:
+    """A NaN, or a negative variance, makes its own element NaN and changes no other, in moments and gradients."""
+    generator = torch.Generator().manual_seed(9)
+    mean = torch.randn(67, generator=generator, dtype=dtype)
+    var = torch.rand(67, generator=generator, dtype=dtype)
+    clean = moments_and_gradients(op, mean, var)
+    mean[3], var[20], var[21], var[66] = math.nan, math.nan, -1e-3, -1e4
+    touched = torch.zeros(67, dtype=torch.bool)
+    touched[[3, 20, 21, 66]] = True
+    got = moments_and_gradients(op, mean, var)
+    assert got[:, touched].isnan().all()
+    assert torch.equal(got[:, ~touched], clean[:, ~touched])

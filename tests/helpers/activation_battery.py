@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.accuracy import assert_accurate, moments_and_gradients, points
-from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, Bad, Inputs, OpBattery, bad, bad_tensor
+from helpers.accuracy import assert_accurate, assert_nan_stays_in_its_element, moments_and_gradients, points
+from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, Bad, OpBattery, bad, bad_tensor
+from helpers.cases import ActivationCase
 
 BAD_MOMENTS: tuple[Bad, ...] = (
     *BAD_BACKENDS,
@@ -30,7 +31,7 @@ BAD_MOMENTS: tuple[Bad, ...] = (
 )
 
 
-class ActivationBattery(OpBattery):
+class ActivationBattery(ActivationCase, OpBattery):
     """Moments of one activation f; `parameters` are the values of its parameter that are tested."""
 
     activation: ClassVar[str]
@@ -40,20 +41,10 @@ class ActivationBattery(OpBattery):
     plain: ClassVar[Callable[[Tensor, float], Tensor]]
     """f itself."""
 
-    sizes: ClassVar = {"one": (1,), "odd": (3, 5), "prime": (7, 11, 13), "empty": (0, 4), "large": (3, 7001)}
-    # An elementwise result is within 7 eps of the largest; tests/helpers/accuracy.py has the sharp, pointwise bounds.
-    rounding = 16
-    thread_invariant = True
     twice_differentiable = frozenset({"reference"})
 
     def with_parameter(self, parameter: float, backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
         raise NotImplementedError
-
-    def make_inputs(self, size: tuple[int, ...], dtype: torch.dtype) -> Inputs:
-        generator = torch.Generator().manual_seed(3)
-        mean = 2 * torch.randn(size, generator=generator, dtype=torch.float64)
-        var = 0.01 + 3 * torch.rand(size, generator=generator, dtype=torch.float64) ** 2
-        return {"mean": mean.to(dtype), "var": var.to(dtype)}
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         super().pytest_generate_tests(metafunc)
@@ -110,17 +101,7 @@ class ActivationBattery(OpBattery):
     @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_nan_and_negative_variance_touch_only_their_elements(self, parameter, dtype, backend):
-        generator = torch.Generator().manual_seed(9)
-        mean = torch.randn(67, generator=generator, dtype=dtype)
-        var = torch.rand(67, generator=generator, dtype=dtype)
-        op = self.with_parameter(parameter, backend)
-        clean = moments_and_gradients(op, mean, var)
-        mean[3], var[20], var[21], var[66] = math.nan, math.nan, -1e-3, -1e4
-        touched = torch.zeros(67, dtype=torch.bool)
-        touched[[3, 20, 21, 66]] = True
-        got = moments_and_gradients(op, mean, var)
-        assert got[:, touched].isnan().all()
-        assert torch.equal(got[:, ~touched], clean[:, ~touched])
+        assert_nan_stays_in_its_element(self.with_parameter(parameter, backend), dtype)
 
     @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize(("value", "shown"), [(-0.25, r"-0\.25"), (math.nan, "nan")])

@@ -89,6 +89,11 @@ def sliced(tensor: Tensor) -> Tensor:
     return whole[..., 0]
 
 
+def one_element(tensor: Tensor) -> Tensor:
+    """Of the same shape, one number in all places, as `out.sum().backward()` brings it."""
+    return tensor.view(-1)[:1].expand(tensor.shape)
+
+
 class OperatorCalls(TorchDispatchMode):
     """The calls of our operators from here on, one of every kind: operator and arguments."""
 
@@ -118,8 +123,17 @@ def operator_calls(functions: Iterable[Function], inputs: Inputs) -> list[tuple[
 
 
 class OpBattery:
-    """Inherit, fill in what is declared here, and the op is tested."""
+    """Inherit beside a case of helpers/cases.py, say what the backends can do, and the op is tested."""
 
+    backends: ClassVar[tuple[str, ...]] = BACKENDS
+    operator_backend: ClassVar[str] = "cpu"
+    """Whose torch operators are checked, and compiled for dynamic shapes."""
+    dtypes: ClassVar[tuple[torch.dtype, ...]] = DTYPES
+    """What the backends compute in; the last is the most exact."""
+    layout_invariant: ClassVar[bool] = False
+    """Whether results are bitwise the same for every layout of the inputs; torch's products may round differently."""
+    bitwise: ClassVar[bool] = False
+    """Whether they are for every layout of incoming gradients, for every set of wanted ones, and when compiled."""
     op: ClassVar[Callable[..., Any]]
     """The public op."""
     reference: ClassVar[Callable[..., Any]]
@@ -130,7 +144,7 @@ class OpBattery:
     """Arguments of the op and the twin that are not tensors."""
     rounding: ClassVar[float]
     """Allowed on top of twice the twin's own error, in eps of the largest value; the subclass says where it is from."""
-    thread_invariant: ClassVar[bool]
+    thread_invariant: ClassVar[bool] = True
     """Whether results are bitwise the same for every thread count; matrix products may round differently."""
     twice_differentiable: ClassVar[frozenset[str]] = frozenset()
     """Backends with second derivatives."""
@@ -154,8 +168,14 @@ class OpBattery:
         return as_tuple(type(self).reference(**self.arguments(inputs)))
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "bad_input" in metafunc.fixturenames:
+        marks = metafunc.definition.iter_markers("parametrize")
+        open_names = set(metafunc.fixturenames) - {name for mark in marks for name in str(mark.args[0]).split(",")}
+        if "bad_input" in open_names:
             metafunc.parametrize("bad_input", self.bad_inputs, ids=lambda bad_input: bad_input.name)
+        if "backend" in open_names:
+            metafunc.parametrize("backend", self.backends)
+        if "dtype" in open_names:
+            metafunc.parametrize("dtype", self.dtypes, ids=str)
 
     def on(self, backend: str | None) -> Function:
         return lambda inputs: self.call(inputs, backend)
@@ -170,6 +190,13 @@ class OpBattery:
         bound = 2 * own + self.rounding * torch.finfo(actual.dtype).eps * exact.abs().max().double()
         assert error <= bound, f"{name}: error {error:.3e}, allowed {bound:.3e}"
 
+    def assert_equal(self, name: str, actual: Tensor, expected: Tensor) -> None:
+        """Bitwise where the backends are."""
+        if self.bitwise:
+            assert torch.equal(actual, expected), name
+        else:
+            self.assert_near(name, actual, expected)
+
     def assert_same(self, actual: tuple[Any, Any], expected: tuple[Any, Any], *, bitwise: bool) -> None:
         """Outputs and gradients of two `run`s."""
         outputs = {f"output {index}": pair for index, pair in enumerate(zip(actual[0], expected[0], strict=True))}
@@ -180,26 +207,30 @@ class OpBattery:
             else:
                 self.assert_near(name, value, other)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("size", SIZES)
-    def test_values_and_gradients(self, size, dtype, backend):
-        inputs = self.make_inputs(self.sizes[size], dtype)
+    def assert_true_to_reference(self, inputs: Inputs, size: str, backend: str | None = None) -> None:
+        """Outputs and gradients against the twin in float64 on the same numbers; gradients in each input's dtype."""
+        computed = {
+            name: tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for name, tensor in inputs.items()
+        }
         exact, exact_gradients = run(self.twin, {name: tensor.double() for name, tensor in inputs.items()})
-        plain, plain_gradients = run(self.twin, inputs)
+        plain, plain_gradients = run(self.twin, computed)
         outputs, gradients = run(self.on(backend), inputs)
         for index, out in enumerate(outputs):
-            assert out.dtype == dtype
+            assert out.dtype == plain[index].dtype
             self.assert_near(f"output {index}", out, exact[index], plain[index])
         for name, gradient in gradients.items():
-            assert gradient.dtype == dtype
+            assert gradient.dtype == inputs[name].dtype
             assert size == "empty" or exact_gradients[name].count_nonzero() > 0
-            self.assert_near(f"gradient of {name}", gradient, exact_gradients[name], plain_gradients[name])
+            own = plain_gradients[name].to(gradient.dtype)  # a bfloat16 gradient has bfloat16's rounding
+            self.assert_near(f"gradient of {name}", gradient, exact_gradients[name], own)
             assert size != "empty" or gradient.count_nonzero() == 0
 
-    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("size", SIZES)
+    def test_values_and_gradients(self, size, dtype, backend):
+        self.assert_true_to_reference(self.make_inputs(self.sizes[size], dtype), size, backend)
+
     def test_gradient_through_one_output_alone(self, backend):
-        inputs = self.make_inputs(self.sizes["odd"], torch.float64)
+        inputs = self.make_inputs(self.sizes["odd"], self.dtypes[-1])
         for index in range(len(self.twin(inputs))):
             _, expected = run(lambda x, index=index: self.twin(x)[index], inputs)
             _, gradients = run(lambda x, index=index: self.call(x, backend)[index], inputs)
@@ -209,15 +240,13 @@ class OpBattery:
                 else:
                     self.assert_near(f"output {index}, gradient of {name}", gradient, expected[name])
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize("layout", [transposed, sliced])
     def test_non_contiguous_inputs(self, layout, backend):
         inputs = self.make_inputs(self.sizes["prime"], torch.float32)
         views = {name: layout(tensor) for name, tensor in inputs.items()}
         assert not all(view.is_contiguous() for view in views.values())
-        self.assert_same(run(self.on(backend), views), run(self.on(backend), inputs), bitwise=False)
+        self.assert_same(run(self.on(backend), views), run(self.on(backend), inputs), bitwise=self.layout_invariant)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     def test_expanded_inputs(self, backend):
         inputs = self.make_inputs(self.sizes["prime"], torch.float32)
         rows = {name: tensor[:1].clone() for name, tensor in inputs.items()}
@@ -229,10 +258,9 @@ class OpBattery:
 
             return function
 
-        self.assert_same(run(from_rows(False), rows), run(from_rows(True), rows), bitwise=False)
+        self.assert_same(run(from_rows(False), rows), run(from_rows(True), rows), bitwise=self.layout_invariant)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
-    @pytest.mark.parametrize("layout", [transposed, sliced, lambda tensor: tensor.view(-1)[:1].expand(tensor.shape)])
+    @pytest.mark.parametrize("layout", [transposed, sliced, one_element])
     def test_layout_of_incoming_gradients(self, layout, backend):
         """`out.sum().backward()` brings one number in all places; other code brings views."""
         leaves = {
@@ -246,23 +274,24 @@ class OpBattery:
         expected = torch.autograd.grad(outputs, list(leaves.values()), copies)
         for name, gradient, value in zip(leaves, got, expected, strict=True):
             assert value.count_nonzero() > 0
-            self.assert_near(f"gradient of {name}", gradient, value)
+            self.assert_equal(f"gradient of {name}", gradient, value)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     def test_gradients_only_where_asked(self, backend):
         inputs = self.make_inputs(self.sizes["odd"], torch.float32)
         names = list(inputs)
         outputs, everything = run(self.on(backend), inputs)
-        counts = range(len(names) + 1) if len(names) <= 3 else (0, 1, len(names) - 1)
-        for wanted in itertools.chain.from_iterable(itertools.combinations(names, count) for count in counts):
+        for wanted in itertools.chain.from_iterable(itertools.combinations(names, n) for n in self.wanted(len(names))):
             again, gradients = run(self.on(backend), inputs, wanted)
             for a, b in zip(again, outputs, strict=True):
                 self.assert_near(f"output with gradients of {wanted}", a, b)
             assert {name for name, gradient in gradients.items() if gradient is not None} == set(wanted)
             for name in wanted:
-                self.assert_near(f"gradient of {name} of {wanted}", gradients[name], everything[name])
+                self.assert_equal(f"gradient of {name} of {wanted}", gradients[name], everything[name])
 
-    @pytest.mark.parametrize("backend", BACKENDS)
+    def wanted(self, count: int) -> Iterable[int]:
+        """Of how many inputs at once the gradient is asked for."""
+        return range(count + 1) if count <= 3 else (0, 1, count - 1)
+
     def test_no_gradient_graph_without_need(self, backend):
         inputs = self.make_inputs(self.sizes["odd"], torch.float32)
         with torch.no_grad():
@@ -283,25 +312,25 @@ class OpBattery:
             torch.library.opcheck(operator, arguments)
 
     def with_arguments(self, changes: dict[str, Any]) -> Function:
-        """The op on the CPU backend, with other arguments."""
-        return lambda inputs: as_tuple(type(self).op(**{**self.arguments(inputs), **changes}, backend="cpu"))
+        """The op with other arguments."""
+        backend = self.operator_backend
+        return lambda inputs: as_tuple(type(self).op(**{**self.arguments(inputs), **changes}, backend=backend))
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     def test_compile_fullgraph(self, backend):
         inputs = self.make_inputs(self.sizes["odd"], torch.float32)
         torch._dynamo.reset()
         compiler = self.compile_backend if backend == "cpu" else "aot_eager"
         compiled = torch.compile(self.on(backend), fullgraph=True, backend=compiler)
-        self.assert_same(run(compiled, inputs), run(self.on(backend), inputs), bitwise=False)
+        self.assert_same(run(compiled, inputs), run(self.on(backend), inputs), bitwise=self.bitwise)
 
     def test_compile_with_dynamic_shapes(self):
         torch._dynamo.reset()
-        compiled = torch.compile(self.on("cpu"), fullgraph=True, dynamic=True, backend="aot_eager")
+        backend = self.operator_backend
+        compiled = torch.compile(self.on(backend), fullgraph=True, dynamic=True, backend="aot_eager")
         for size in ("odd", "prime"):
             inputs = self.make_inputs(self.sizes[size], torch.float32)
-            self.assert_same(run(compiled, inputs), run(self.on("cpu"), inputs), bitwise=False)
+            self.assert_same(run(compiled, inputs), run(self.on(backend), inputs), bitwise=self.bitwise)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     def test_deterministic(self, backend, threads):
         inputs = self.make_inputs(self.sizes["large"], torch.float32)
         threads(2)
@@ -311,7 +340,6 @@ class OpBattery:
             threads(1)
             self.assert_same(run(self.on(backend), inputs), first, bitwise=self.thread_invariant)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     def test_inputs_are_not_modified(self, backend):
         inputs = self.make_inputs(self.sizes["prime"], torch.float32)
         copies = {name: tensor.clone() for name, tensor in inputs.items()}
@@ -324,7 +352,6 @@ class OpBattery:
         for gradient, original in zip(incoming, cotangents_of(outputs), strict=True):
             assert torch.equal(gradient, original)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize("half", ["all", "first"])
     def test_autocast_computes_in_float32(self, half, backend):
         inputs = self.make_inputs(self.sizes["prime"], torch.float32)
@@ -343,7 +370,6 @@ class OpBattery:
         for name, gradient in gradients.items():
             assert torch.equal(gradient, expected_gradients[name].to(low[name].dtype)), name
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     def test_gradcheck(self, backend):
         self.check_gradient(self.make_inputs(self.sizes["odd"], torch.float64), backend)
 
@@ -352,9 +378,8 @@ class OpBattery:
         leaves = [tensor.detach().double().requires_grad_() for tensor in inputs.values()]
         assert check(lambda *tensors: self.call(dict(zip(inputs, tensors, strict=True)), backend), leaves)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
     def test_second_derivative(self, backend):
-        inputs = self.make_inputs(self.sizes["odd"], torch.float64)
+        inputs = self.make_inputs(self.sizes["odd"], self.dtypes[-1])
         if backend in self.twice_differentiable:
             self.check_gradient(inputs, backend, gradgradcheck)
             return

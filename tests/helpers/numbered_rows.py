@@ -34,6 +34,13 @@ def without_noise(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> 
     return inputs
 
 
+def likelihood_on(backend: str | None, num_samples: int, **options: Any) -> Callable[[Inputs], tuple[Tensor, ...]]:
+    """`mlp_mixture_log_prob` of flat inputs."""
+    return lambda inputs: as_tuple(
+        p3kernels.mlp_mixture_log_prob(**grouped(inputs), num_samples=num_samples, backend=backend, **options)
+    )
+
+
 class NumberedRows:
     """Inherit, name the backend."""
 
@@ -45,9 +52,7 @@ class NumberedRows:
     assert_same = OpBattery.assert_same
 
     def on(self, num_samples: int, **options: Any) -> Callable[[Inputs], tuple[Tensor, ...]]:
-        return lambda inputs: as_tuple(
-            p3kernels.mlp_mixture_log_prob(**grouped(inputs), num_samples=num_samples, backend=self.backend, **options)
-        )
+        return likelihood_on(self.backend, num_samples, **options)
 
     @pytest.mark.parametrize("kind", ["shuffled", "duplicates", "far"])
     @pytest.mark.parametrize("sampling", SAMPLING)

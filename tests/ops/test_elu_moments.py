@@ -2,23 +2,19 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import ClassVar
 
 import pytest
 import torch
 from helpers.accuracy import moments_and_gradients, scales
 from helpers.activation_battery import BAD_MOMENTS, ActivationBattery
 from helpers.battery import BACKENDS, bad
+from helpers.cases import EluMomentsCase
 
 import p3kernels
-from p3kernels import reference
 
 
-class TestEluMoments(ActivationBattery):
-    op = p3kernels.elu_moments
-    reference = reference.elu_moments
+class TestEluMoments(EluMomentsCase, ActivationBattery):
     plain = torch.nn.functional.elu
-    options: ClassVar = {"alpha": 1.3}
     activation = "elu"
     parameters = (0.5, 1.0, 2.0)
     gradcheck_parameters = (0.5, 1.0, 1.7)

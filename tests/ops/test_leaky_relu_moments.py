@@ -2,21 +2,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import ClassVar
 
 import torch
 from helpers.activation_battery import BAD_MOMENTS, ActivationBattery
 from helpers.battery import BACKENDS, bad
+from helpers.cases import LeakyReluMomentsCase
 
 import p3kernels
-from p3kernels import reference
 
 
-class TestLeakyReluMoments(ActivationBattery):
-    op = p3kernels.leaky_relu_moments
-    reference = reference.leaky_relu_moments
+class TestLeakyReluMoments(LeakyReluMomentsCase, ActivationBattery):
     plain = torch.nn.functional.leaky_relu
-    options: ClassVar = {"negative_slope": 0.2}
     activation = "leaky_relu"
     parameters = (0.01, 0.2)
     gradcheck_parameters = (0.01, 0.2, 1.7)

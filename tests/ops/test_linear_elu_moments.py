@@ -1,29 +1,15 @@
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
 import torch
 from helpers import layered
 from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad, bad_tensor
+from helpers.cases import LinearEluMomentsCase
 
 import p3kernels
-from p3kernels import reference
 
 
-class TestLinearEluMoments(OpBattery):
-    op = p3kernels.linear_elu_moments
-    reference = reference.linear_elu_moments
-    sizes: ClassVar = {
-        "one": (1, 1, 1, 1),
-        "odd": (3, 5, 3, 7),
-        "prime": (31, 13, 11, 17),
-        "empty": (0, 5, 3, 7),
-        "large": (2 * 2048 + 3, 11, 7, 5),  # above CHUNK_ROWS, with a rest
-    }
-    options: ClassVar = {"alpha": 1.3}
-    # As for linear_moments; the elementwise part adds 7 eps.
-    rounding = 64
+class TestLinearEluMoments(LinearEluMomentsCase, OpBattery):
     thread_invariant = False
     twice_differentiable = frozenset({"reference"})
     bad_inputs = (
@@ -35,13 +21,6 @@ class TestLinearEluMoments(OpBattery):
         bad("alpha zero", ValueError, r"alpha: expected a finite number > 0, got 0", alpha=0),
         bad("alpha nan", ValueError, r"alpha: expected a finite number > 0, got nan", alpha=float("nan")),
     )
-
-    def make_inputs(self, size, dtype):
-        rows, inputs, stochastic, outputs = size
-        generator = torch.Generator().manual_seed(1)
-        named = layered.moments(generator, rows, inputs, stochastic)
-        network = layered.layers(generator, (inputs, outputs))
-        return layered.cast({**named, "weight": network["weights.0"], "bias": network["biases.0"]}, dtype)
 
     @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.7])

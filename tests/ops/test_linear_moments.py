@@ -1,30 +1,17 @@
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
 import torch
 from helpers import layered
 from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad_tensor
+from helpers.cases import LinearMomentsCase
 from hypothesis import given
 from hypothesis import strategies as st
 
 import p3kernels
-from p3kernels import reference
 
 
-class TestLinearMoments(OpBattery):
-    op = p3kernels.linear_moments
-    reference = reference.linear_moments
-    sizes: ClassVar = {
-        "one": (1, 1, 1, 1),
-        "odd": (3, 5, 3, 7),
-        "prime": (31, 13, 11, 17),
-        "empty": (0, 5, 3, 7),
-        "large": (4099, 11, 7, 5),
-    }
-    # One matrix product each way, of at most 17 terms, or 4099 in a weight's gradient: √4099 roundings.
-    rounding = 64
+class TestLinearMoments(LinearMomentsCase, OpBattery):
     thread_invariant = False
     twice_differentiable = frozenset(BACKENDS)
     bad_inputs = (
@@ -34,14 +21,6 @@ class TestLinearMoments(OpBattery):
         *layered.bad_moments(3, 5),
         *layered.bad_layer(),
     )
-
-    def make_inputs(self, size, dtype):
-        rows, inputs, stochastic, outputs = size
-        generator = torch.Generator().manual_seed(1)
-        named = layered.moments(generator, rows, inputs, stochastic) | layered.layers(generator, (inputs, outputs))
-        named = {name.removesuffix("s.0"): tensor for name, tensor in named.items()}
-        named["bias"] = named.pop("biase")
-        return layered.cast(named, dtype)
 
     test_opcheck = None  # two matrix products, torch's own on every backend: there is no operator of ours
 

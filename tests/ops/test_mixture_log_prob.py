@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import pytest
 import torch
 from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, OpBattery, bad, bad_tensor
+from helpers.cases import MixtureLogProbCase
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 import p3kernels
-from p3kernels import reference
 
 BAD = (
     *BAD_BACKENDS,
@@ -36,33 +35,10 @@ BAD = (
 )
 
 
-class TestMixtureLogProb(OpBattery):
-    op = p3kernels.mixture_log_prob
-    reference = reference.mixture_log_prob
-    row_std = False
-    sizes: ClassVar = {
-        "one": (1, 1, 1),
-        "odd": (7, 3, 5),
-        "prime": (13, 31, 29),
-        "empty": (7, 0, 5),
-        "large": (3, 4099, 7),
-    }
-    # A sum of 29 squares, and of 4099 rows in the gradient of a shared std; weights e^x with x off by |x| eps.
-    rounding = 64
+class TestMixtureLogProb(MixtureLogProbCase, OpBattery):
     thread_invariant = True
     twice_differentiable = frozenset({"reference"})
     bad_inputs = BAD
-
-    def make_inputs(self, size, dtype):
-        samples, rows, actions = size
-        generator = torch.Generator().manual_seed(2)
-        tensors = {
-            "action": torch.randn(rows, actions, generator=generator, dtype=torch.float64),
-            "means": 0.7 * torch.randn(samples, rows, actions, generator=generator, dtype=torch.float64),
-            "std": 0.3
-            + torch.rand((rows, actions) if self.row_std else (actions,), generator=generator, dtype=torch.float64),
-        }
-        return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
 
 class TestMixtureLogProbRowStd(TestMixtureLogProb):

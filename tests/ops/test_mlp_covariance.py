@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import layered
 from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad, bad_tensor, grouped, run
+from helpers.cases import NetworkCase
 from torch.autograd import gradcheck
 
 import p3kernels
@@ -24,27 +25,15 @@ def direction(count: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.full((count, 1), 1 / math.sqrt(max(count, 1)), dtype=dtype)
 
 
-def inputs_of(size, dtype=torch.float64):
-    """mean, var, weights and biases for (B, I, J, *widths)."""
-    rows, inputs, stochastic, *widths = size
-    generator = torch.Generator().manual_seed(1)
-    named = layered.moments(generator, rows, inputs, stochastic)
-    return layered.cast(named | layered.layers(generator, (inputs, *widths)), dtype)
+inputs_of = NetworkCase().make_inputs
 
 
-class TestMlpCovariance(OpBattery):
+class TestMlpCovariance(NetworkCase, OpBattery):
     """With correlation along one direction of the inputs; the other ways of calling it are below."""
 
     op = p3kernels.mlp_covariance
     reference = reference.mlp_covariance
-    sizes: ClassVar = {
-        "one": (1, 1, 1, 1, 1, 1),
-        "odd": (3, 5, 3, 7, 5, 3),
-        "prime": (31, 13, 11, 17, 7, 3),
-        "empty": (0, 5, 3, 7, 5, 3),
-        "large": (2 * 409 + 3, 11, 7, 13, 7, 5),  # above a tile's 2048 // 5 rows, with a rest
-    }
-    options: ClassVar = {"activation": "elu", "activation_parameter": 1.3}
+    sizes: ClassVar = {**NetworkCase.sizes, "large": (2 * 409 + 3, 11, 7, 13, 7, 5)}  # above a tile of 2048 // 5 rows
     # mlp_moments' 128, three more layers of products on the way back, and residuals that are differences: beside a
     # linear part that happens to cancel between units their rounding shows.
     rounding = 1024
@@ -67,9 +56,6 @@ class TestMlpCovariance(OpBattery):
         bad("too many directions", ValueError, r"directions: .* got \[3, 4\]", directions=torch.ones(3, 4)),
         bad("directions of points", ValueError, r"directions: only for transform 'linear'", transform="unscented"),
     )
-
-    def make_inputs(self, size, dtype):
-        return inputs_of(size, dtype)
 
     def arguments(self, inputs):
         var = inputs["var"]

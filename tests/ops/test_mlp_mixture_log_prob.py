@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import pytest
 import torch
 from helpers import layered
 from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, OpBattery, as_tuple, bad, bad_tensor, grouped, run
+from helpers.cases import MlpMixtureLogProbCase
 from helpers.memory import peak_bytes
 
 import p3kernels
@@ -42,26 +42,9 @@ BAD_SAMPLES = (
 )
 
 
-class TestMlpMixtureLogProb(OpBattery):
-    op = p3kernels.mlp_mixture_log_prob
-    reference = reference.mlp_mixture_log_prob
-    row_std = False
-    sizes: ClassVar = {  # N, B, C, Z, widths
-        "one": (1, 1, 1, 1, 1, 1, 1),
-        "odd": (7, 3, 3, 2, 7, 5, 5),
-        "prime": (5, 31, 13, 11, 17, 7, 3),
-        "empty": (7, 0, 3, 2, 7, 5, 5),
-        "large": (5, 1703, 5, 3, 13, 7, 3),  # more than two tiles, with a rest
-    }
-    # Three layers as in mlp_moments, then a sum of squares over std ≥ 0.5.
-    rounding = 256
+class TestMlpMixtureLogProb(MlpMixtureLogProbCase, OpBattery):
     thread_invariant = False
     twice_differentiable = frozenset({"reference"})
-    opchecked: ClassVar = (
-        {},
-        {"noise": None, "seed": 3},
-        {"noise": None, "seed": 3, "rows": torch.tensor([5, 2**40, 5])},
-    )
     bad_inputs = (
         *BAD_BACKENDS,
         *BAD_SAMPLES,
@@ -89,15 +72,6 @@ class TestMlpMixtureLogProb(OpBattery):
             biases=lambda biases: [*biases[:2], biases[2][:4]],
         ),
     )
-
-    def make_inputs(self, size, dtype):
-        return layered.policy(size, dtype, row_std=self.row_std)
-
-    def arguments(self, inputs):
-        return {**grouped(inputs), "num_samples": inputs["noise"].shape[0]}
-
-    def twin(self, inputs):
-        return as_tuple(reference.mlp_mixture_log_prob(**grouped(inputs)))
 
 
 class TestMlpMixtureLogProbRowStd(TestMlpMixtureLogProb):

@@ -6,24 +6,16 @@ import pytest
 import torch
 from helpers import layered
 from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad_tensor, grouped
+from helpers.cases import MlpMomentsCase
 
 import p3kernels
-from p3kernels import reference
 
 
-class TestMlpMoments(OpBattery):
-    op = p3kernels.mlp_moments
-    reference = reference.mlp_moments
+class TestMlpMoments(MlpMomentsCase, OpBattery):
     sizes: ClassVar = {
-        "one": (1, 1, 1, 1, 1, 1),
-        "odd": (3, 5, 3, 7, 5, 3),
-        "prime": (31, 13, 11, 17, 7, 3),
-        "empty": (0, 5, 3, 7, 5, 3),
-        "large": (2 * 2048 + 3, 11, 7, 13, 7, 5),  # above CHUNK_ROWS, with a rest
-    }
-    options: ClassVar = {"activation": "elu", "activation_parameter": 1.3}
-    # Three layers of what linear_elu_moments allows, each carried on by weights of norm near 1.
-    rounding = 128
+        **MlpMomentsCase.sizes,
+        "large": (2 * 2048 + 3, 11, 7, 13, 7, 5),
+    }  # above CHUNK_ROWS, with a rest
     thread_invariant = False
     twice_differentiable = frozenset({"reference"})
     compile_backend = "inductor"
@@ -34,12 +26,6 @@ class TestMlpMoments(OpBattery):
         *layered.bad_moments(3, 5),
         *layered.bad_layers("mean", columns=5),
     )
-
-    def make_inputs(self, size, dtype):
-        rows, inputs, stochastic, *widths = size
-        generator = torch.Generator().manual_seed(1)
-        named = layered.moments(generator, rows, inputs, stochastic)
-        return layered.cast(named | layered.layers(generator, (inputs, *widths)), dtype)
 
 
 ACTIVATIONS = [("elu", None), ("elu", 0.5), ("relu", None), ("leaky_relu", None), ("leaky_relu", 0.2)]

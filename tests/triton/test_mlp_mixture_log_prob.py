@@ -11,6 +11,8 @@ from helpers.battery import as_tuple, grouped, run, transposed
 from helpers.device_battery import launches  # noqa: F401  # a fixture
 from helpers.device_cases import MlpMixtureLogProbCases
 from helpers.memory import peak_bytes
+from helpers.numbered_rows import likelihood_on as on
+from helpers.numbered_rows import without_noise
 
 import p3kernels
 from p3kernels import reference
@@ -73,18 +75,6 @@ def test_std_of_each_row(scratch, monkeypatch):
     monkeypatch.setattr(kernel, "SCRATCH_BYTES", scratch)
     inputs = layered.policy(TestMlpMixtureLogProb.sizes["prime"], torch.float32, row_std=True)
     BATTERY.assert_true_to_reference(inputs, "prime")
-
-
-def without_noise(size, dtype=torch.float32):
-    inputs = layered.policy(size, dtype)
-    del inputs["noise"]
-    return inputs
-
-
-def on(backend, num_samples, **options):
-    return lambda inputs: as_tuple(
-        p3kernels.mlp_mixture_log_prob(**grouped(inputs), num_samples=num_samples, backend=backend, **options)
-    )
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)

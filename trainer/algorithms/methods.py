@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from p3kernels import MomentMatching, MonteCarlo
 from p3kernels.estimators import Estimator
-from p3kernels.estimators.protocol import estimator_kinds
+from p3kernels.estimators.protocol import estimator_types
 from trainer.algorithms.baselines import ae, simple_actor_critic, spr, vae, vae_stored, z_mean
 from trainer.algorithms.method import Method, vae_method
 
@@ -53,7 +53,7 @@ def parse_method(text: str) -> Method:
 def _phase(part: str, text: str) -> Estimator:
     if part == "vae":
         return vae.method().estimator
-    for kind in estimator_kinds():
+    for kind in estimator_types():
         try:
             found = kind.spelt(part)
         except ValueError as error:  # its own spelling, with settings that cannot be
@@ -62,7 +62,7 @@ def _phase(part: str, text: str) -> Estimator:
             return found
     near = difflib.get_close_matches(part, METHODS, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    phases = ", ".join(kind.spelling for kind in estimator_kinds())
+    phases = ", ".join(kind.spelling for kind in estimator_types())
     raise ValueError(
         f"method: expected p3, p3(N), {', '.join(_NAMED)}, or phases joined by + of {phases}, got {text!r}{hint}"
     )

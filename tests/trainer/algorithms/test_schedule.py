@@ -6,7 +6,7 @@ import pytest
 
 from p3kernels import CovarianceMatching, LatentMean, MomentMatching, MonteCarlo, SharedNoise
 from p3kernels.estimators import StoredComponent, parse_estimator
-from p3kernels.estimators.protocol import estimator_kinds
+from p3kernels.estimators.protocol import estimator_types
 from trainer.algorithms.methods import METHODS, parse_method
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 
@@ -51,7 +51,7 @@ def test_every_name_is_a_method(name):
 def test_every_estimator_is_known_by_its_label():
     labels = ["mm", "z-mean", "shared", "vae-stored", "cm", "cm-diagonal", "cm-unscented", "mc3", "mc3-sobol-common"]
     assert [parse_estimator(label).label for label in labels] == labels
-    for kind in estimator_kinds():
+    for kind in estimator_types():
         assert parse_estimator(kind().label) == kind()
 
 

@@ -6,8 +6,6 @@ The policies come with the package; where one is not there yet, its tests are sk
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from helpers.trainer.robot_pair import POLICY, STAND, Pair, needs_dds
 
@@ -72,9 +70,7 @@ def test_it_walks_a_course_by_its_own_map(tmp_path, exported):
     assert report["distance"] > 6.0
 
 
-@pytest.mark.skipif(
-    os.environ.get("P3_TEST_ALL") != "1", reason="20 walks take minutes: P3_TEST_ALL=1 or make test-all"
-)
+@pytest.mark.sweep
 def test_it_walks_twenty_times(tmp_path, exported):
     policy, lasted = exported("g1-flat"), 0
     for seed in range(WALKS):

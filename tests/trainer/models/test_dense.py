@@ -93,6 +93,7 @@ def test_the_critic_is_rsl_rls():
     assert torch.allclose(ours, critic(obs), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # a trace is for its own batch size, as here
 def test_scripted_traced_and_exported_networks_are_their_modules():
     encoder = Encoder(40, (11, 17))
     inputs = torch.randn(3, 40), torch.randn(3, 187)
