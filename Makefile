@@ -54,6 +54,7 @@ native: $(VENV)/.ready
 test-all: test
 	P3_TEST_ALL=1 $(PYTEST) -m sweep --ignore=tests/triton
 	P3_TEST_ALL=1 TRITON_INTERPRET=1 $(PYTEST) -m sweep tests/triton
+	$(BIN)/python tools/triton_versions.py oldest newest --arch sm_90
 
 bench: $(VENV)/.ready
 	$(BIN)/p3 bench

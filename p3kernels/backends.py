@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import os
+import re
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -15,6 +17,8 @@ import torch
 from p3kernels.transforms import transformed
 
 BACKENDS = ("reference", "cpu", "triton", "cuda")
+OLDEST_TRITON = (3, 4)
+"""As in pyproject.toml; 3.3 refuses some of the kernels (tools/triton_versions.py)."""
 OLDEST_CAPABILITY = (8, 0)
 """The oldest compute capability that the Triton and CUDA kernels are compiled for."""
 
@@ -37,6 +41,10 @@ def load_extension() -> tuple[ModuleType | None, str]:
 def load_triton() -> tuple[bool, str]:
     """Whether triton imports as the kernels need it, and "available" or the reason. Imported at the first use."""
     interpreted = interpreting()
+    version = _version_of("triton")
+    if version is not None and _numbers(version) < OLDEST_TRITON:
+        oldest = ".".join(map(str, OLDEST_TRITON))
+        return False, f"triton {version} is older than {oldest}, the oldest that compiles the kernels"
     try:
         language = importlib.import_module("triton.language")
     except ModuleNotFoundError:
@@ -46,6 +54,18 @@ def load_triton() -> tuple[bool, str]:
     if (type(language.sum).__name__ == "InterpretedFunction") != interpreted:
         return False, "TRITON_INTERPRET was changed after triton was imported; set it before Python starts"
     return True, "available"
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """(3, 7, 1) of "3.7.1+local"."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
 @functools.cache

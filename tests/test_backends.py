@@ -152,6 +152,13 @@ def test_triton_says_what_it_needs():
     assert "triton is not installed" in python(hidden, TRITON_INTERPRET="1").stdout
 
 
+def test_a_triton_that_is_too_old_is_told_of(monkeypatch):
+    monkeypatch.setattr(backends, "_version_of", lambda package: "3.3.1")
+    available, reason = backends.load_triton.__wrapped__()
+    assert (available, reason) == (False, "triton 3.3.1 is older than 3.4, the oldest that compiles the kernels")
+    assert backends._numbers("3.10.0+cu128") == (3, 10, 0)
+
+
 def test_triton_on_cpu_tensors_only_in_the_interpreter(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(backends, "backend_reason", lambda name, index=None: "available")

@@ -21,7 +21,6 @@ What differs from rsl_rl's PPO, and why:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +35,7 @@ from torch import Tensor, nn
 from p3kernels.estimators.gaussian import gaussian_entropy
 from trainer.algorithms.containment import Containment
 from trainer.algorithms.finite import LastGoodWeights
+from trainer.algorithms.guarded_step import GuardedStep, Tally, can_skip_itself
 from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.mirroring import Mirroring, Symmetry, share_of, symmetry_of
@@ -43,7 +43,7 @@ from trainer.algorithms.plug_in import read_config
 from trainer.algorithms.rollout_rows import RolloutRows
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 from trainer.models.actor import LatentActor, observation_sets
-from trainer.models.dense import value_of
+from trainer.models.dense import value_of, value_of_inputs
 from trainer.models.latent_noise import EVERY, latent_share
 from trainer.models.ranks import Ranks, synchronise_normalizers
 
@@ -76,6 +76,7 @@ class P3PPO(Containment, RolloutRows, PPO):
         skipped_steps: Optimiser steps left out so far.
         restored_weights: How often weights were found broken and the last good ones came back.
         replaced_rows: Rows of observations and rewards that were not finite.
+        deferred: Whether the host looks at an update once an epoch and not at every step, as on a GPU.
     """
 
     actor: LatentActor
@@ -122,7 +123,11 @@ class P3PPO(Containment, RolloutRows, PPO):
         for network in (self.actor, self.critic):
             synchronise_normalizers(network, self.ranks)
         if type(self.optimizer) is torch.optim.Adam:  # rsl_rl's, but one kernel for all parameters
-            self.optimizer = torch.optim.Adam(self.optimizer.param_groups[0]["params"], self.learning_rate, fused=True)
+            parameters = self.optimizer.param_groups[0]["params"]
+            self.optimizer = torch.optim.Adam(parameters, self.learning_rate, fused=True)
+        self.deferred = torch.device(self.device).type != "cpu" and can_skip_itself(self.optimizer)
+        self._rate = torch.tensor(self.learning_rate, device=self.device)
+        self.set_learning_rate(self.learning_rate)
         self.initial_learning_rate = self.learning_rate
         self.dual_clip, self.entropy = dual_clip, entropy
         self.estimators = EstimatorSchedule(self.method, switch_at, Plateau(plateau_window))
@@ -134,7 +139,7 @@ class P3PPO(Containment, RolloutRows, PPO):
         self._trained = [list(network.parameters()) for network in (self.actor, self.critic)]
         self._good = LastGoodWeights({"actor": self.actor, "critic": self.critic}, self.optimizer)
         self._difficulty: float | None = None
-        self._rewards = torch.zeros(())
+        self._rewards = torch.zeros((), device=self.device)
         self._seed: Tensor | None = None
         self._replaced: dict[str, Tensor] = {}
 
@@ -192,17 +197,27 @@ class P3PPO(Containment, RolloutRows, PPO):
         step.rewards = rewards.nan_to_num(0.0, 0.0, 0.0)
         self._rewards = self._rewards + step.rewards.mean()
         timed_out = extras.get("time_outs")
-        if timed_out is not None and timed_out.any():
+        if timed_out is not None and (self.deferred or timed_out.any()):
             rows = timed_out.to(self.device).bool()
+            ended = step.values.squeeze(-1)  # the best an environment without final observations allows
             if "final_observations" in extras:
-                ended = self.critic(final[rows.to(final.device)].to(self.device)).squeeze(-1).detach()
-            else:  # the best an environment without final observations allows
-                ended = step.values[rows].squeeze(-1)
-            step.rewards[rows] += self.gamma * ended
+                ended = self._values_where(rows, final)
+            step.rewards = step.rewards + self.gamma * torch.where(rows, ended, 0.0)
         if "curriculum/difficulty" in extras.get("log", {}):
             self._difficulty = float(extras["log"]["curriculum/difficulty"])
         self.storage.add_transition(step)
         step.clear()
+
+    def _values_where(self, rows: Tensor, observations: TensorDict) -> Tensor:
+        """[E]: the critic's values at observations [E], right in rows [E] alone, which on a CPU are all it looks at.
+
+        On a GPU all are computed: which ones are needed the host would have to wait for.
+        """
+        if self.deferred:
+            return value_of(self.critic, observations.to(self.device)).squeeze(-1).detach()
+        values = torch.zeros(len(rows), device=self.device)
+        values[rows] = self.critic(observations[rows.to(observations.device)].to(self.device)).squeeze(-1).detach()
+        return values
 
     def compute_returns(self, obs: TensorDict) -> None:
         """rsl_rl's, from observations that are finite, the advantages normalised over all ranks."""
@@ -216,64 +231,93 @@ class P3PPO(Containment, RolloutRows, PPO):
 
     def update(self) -> dict[str, float]:
         """One PPO update over the stored rollout; returns the means of its losses and diagnostics."""
-        rollout = self._rollout()
-        sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(()))
-        steps, skipped = 0, 0
+        rollout = self._prepared(self._rollout())
+        step, tally, skipped = self._guarded_step(), Tally(self.device, self.ranks), 0
         for _ in range(self.num_learning_epochs):
-            epoch_kl = []
+            seen: list[Tensor] = []
             for batch in self._minibatches(rollout):
-                context, latent = self.actor.encode(batch["observations"])
-                policy = self.actor.recall(context, latent, batch, self._seed)
-                log_prob, entropy, kl = policy.judge(batch["actions"], batch)
-                entropy, kl = self._entropy(entropy), self._mean_drawn(kl.detach(), batch)
-                value = value_of(self.critic, batch["observations"]).squeeze(-1)
-
-                # PPO on the marginal likelihood
-                if self.normalize_advantage_per_mini_batch:
-                    batch["advantages"] = self._normalised(batch["advantages"])
-                log_ratio = log_prob - batch.get("acted_log_prob", batch["log_prob"])
-                surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param, self.dual_clip)
-                clip = self.clip_param if self.use_clipped_value_loss else None
-                value_error = value_loss(value, batch["values"], batch["returns"], clip)
-                loss = surrogate + self.value_loss_coef * value_error - self.entropy_coef * entropy
-
-                # The representation, as the method trains it
-                representation = self.actor.representation_loss(policy, latent, batch, rollout)
-                loss = loss + representation.total
-                parts = {"surrogate": surrogate, "value": value_error, "entropy": entropy, **representation.parts}
-                if self.actor.latent_noise is not None:
-                    share = latent_share(self.actor.mlp, context, latent, self.actor.action_std, every=EVERY)
-                    loss = loss + self.actor.latent_noise.coef * share
-                    parts["latent_share"] = share
-
+                loss, terms = self._loss(batch, rollout)
                 self.optimizer.zero_grad()
                 loss.backward()
-                if not self._step(loss):
+                taken = step(loss)
+                seen.append(batch["rows"])
+                if self.deferred:
+                    self.actor.after_step(taken)
+                elif taken:
+                    self.actor.after_step()
+                else:
                     skipped += 1
-                    if skipped == 1:  # the rest of an update is mostly the same again
-                        self._explain(batch, {**parts, "loss": loss})
-                    self._mend_weights("within an update")
+                    self._left_out(batch, {**terms, "loss": loss}, first=skipped == 1)
+                    tally.skip(taken)
                     continue
-                self.actor.after_step()
-
-                with torch.no_grad():
-                    epoch_kl.append(kl)
-                    outside = self._mean_drawn(((log_ratio.exp() - 1).abs() > self.clip_param).float(), batch)
-                    for name, term in {**parts, "kl": kl, "clip_fraction": outside}.items():
-                        sums[name] = sums[name] + term.detach()
-                    sums["learning_rate"] = sums["learning_rate"] + self.learning_rate
-                steps += 1
-            if epoch_kl:
-                self._adapt_learning_rate(torch.stack(epoch_kl).mean())
-        losses = {name: total / steps for name, total in zip(sums, self._logged(list(sums.values())), strict=True)}
-        losses |= {"skipped_steps": float(skipped), **self._mirrored()}
+                tally.add(terms, taken)
+            means, left_out = tally.end_epoch()
+            if self.deferred:
+                for number in left_out:
+                    skipped += 1
+                    self._left_out_unseen(self._batch(rollout, seen[number]), rollout, first=skipped == 1)
+            if means:
+                self._adapt_learning_rate(means["kl"])
+        losses = {**tally.means, "skipped_steps": float(skipped), **self._mirrored()}
         self.skipped_steps += skipped
         if self.actor.latent_noise is not None:
             losses["latent_noise_coef"] = self.actor.latent_noise.coef
-            if steps:
+            if tally.steps:
                 self.actor.latent_noise.adapt(losses["latent_share"])
         self._finish()
         return losses
+
+    def _guarded_step(self) -> GuardedStep:
+        return GuardedStep(self.optimizer, self._trained, self.max_grad_norm, self.ranks, deferred=self.deferred)
+
+    def _loss(self, batch: dict[str, Any], rollout: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a minibatch, and its terms and diagnostics by name; nothing here is read by the host."""
+        context, latent = self.actor.encode_normalised(batch)
+        policy = self.actor.recall(context, latent, batch, self._seed)
+        log_prob, entropy, kl = policy.judge(batch["actions"], batch)
+        entropy = self._entropy(entropy)
+        value = value_of_inputs(self.critic, batch["critic"]).squeeze(-1)
+
+        # PPO on the marginal likelihood
+        if self.normalize_advantage_per_mini_batch:
+            batch["advantages"] = self._normalised(batch["advantages"])
+        log_ratio = log_prob - batch.get("acted_log_prob", batch["log_prob"])
+        surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param, self.dual_clip)
+        clip = self.clip_param if self.use_clipped_value_loss else None
+        value_error = value_loss(value, batch["values"], batch["returns"], clip)
+        loss = surrogate + self.value_loss_coef * value_error - self.entropy_coef * entropy
+
+        # The representation, as the method trains it
+        representation = self.actor.representation_loss(policy, latent, batch, rollout)
+        loss = loss + representation.total
+        terms = {"surrogate": surrogate, "value": value_error, "entropy": entropy, **representation.parts}
+        if self.actor.latent_noise is not None:
+            share = latent_share(self.actor.mlp, context, latent, self.actor.action_std, every=EVERY)
+            loss = loss + self.actor.latent_noise.coef * share
+            terms["latent_share"] = share
+
+        with torch.no_grad():
+            terms["kl"] = self._mean_drawn(kl.detach(), batch)
+            outside = ((log_ratio.exp() - 1).abs() > self.clip_param).float()
+            terms["clip_fraction"] = self._mean_drawn(outside, batch)
+            terms["learning_rate"] = self._rate
+        return loss, terms
+
+    def _left_out(self, batch: dict[str, Any], terms: dict[str, Tensor], *, first: bool) -> None:
+        """After a step that was left out: tells why, once an update, and mends weights that are broken."""
+        if first:  # the rest of an update is mostly the same again
+            self._explain(batch, terms)
+        self._mend_weights("within an update")
+
+    def _left_out_unseen(self, batch: dict[str, Any], rollout: dict[str, Any], *, first: bool) -> None:
+        """As `_left_out`, at the end of the epoch: the minibatch is computed again to see what was not finite."""
+        if not first:
+            return
+        loss, terms = self._loss(batch, rollout)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self._left_out(batch, {**terms, "loss": loss}, first=True)
+        self.optimizer.zero_grad()
 
     def _mirrored(self) -> dict[str, float]:
         """What the log has of mirroring."""
@@ -288,22 +332,9 @@ class P3PPO(Containment, RolloutRows, PPO):
         """What the bonus rewards, a mean over rows; `marginal` [B] is the policy's own entropy."""
         return gaussian_entropy(self.actor.action_std) if self.entropy == "exploration" else marginal.mean()
 
-    def _step(self, loss: Tensor) -> bool:
-        """Clips and applies the gradients; False, and nothing changed, where they or a loss is not finite."""
-        parameters = self._trained
-        loss = self.ranks.mean_gradients([p for part in parameters for p in part], loss)
-        norms = [nn.utils.get_total_norm(p.grad for p in part if p.grad is not None) for part in parameters]
-        if not torch.isfinite(loss + sum(norms)):
-            return False
-        for part, norm in zip(parameters, norms, strict=True):
-            nn.utils.clip_grads_with_norm_(part, self.max_grad_norm, norm)
-        self.optimizer.step()
-        return True
-
-    def _adapt_learning_rate(self, kl: Tensor) -> None:
+    def _adapt_learning_rate(self, kl: float) -> None:
         if self.desired_kl is None or self.schedule != "adaptive":
             return
-        kl = self.ranks.mean(kl)
         low, high = LEARNING_RATES
         if kl > 2.0 * self.desired_kl:
             self.set_learning_rate(max(low, self.learning_rate / 1.5))
@@ -313,8 +344,10 @@ class P3PPO(Containment, RolloutRows, PPO):
     def set_learning_rate(self, value: float) -> None:
         """From the next step on."""
         self.learning_rate = value
+        self._rate.fill_(value)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
+            group["lr"] = self._rate if self.deferred else value
+            group["capturable"] = group.get("capturable", False) or self.deferred
 
     def _finish(self) -> None:
         """After an update: statistics move, the estimator may change, the storage is empty again."""
@@ -337,7 +370,7 @@ class P3PPO(Containment, RolloutRows, PPO):
             (difficulty,) = self._logged([torch.tensor(self._difficulty, dtype=torch.float64)])
         if self.estimators.advance(self.iteration, progress, difficulty):
             self._change_estimator()
-        self._rewards = torch.zeros(())
+        self._rewards = torch.zeros((), device=self.device)
         self.storage.clear()
 
     def _change_estimator(self) -> None:
@@ -371,7 +404,10 @@ class P3PPO(Containment, RolloutRows, PPO):
         }
         if self.actor.latent_noise is not None:
             own["latent_noise_coef"] = self.actor.latent_noise.coef
-        return {**super().save(), "p3_state": own}
+        saved = super().save()
+        for group in saved["optimizer_state_dict"]["param_groups"]:
+            group["lr"] = float(group["lr"])  # on a GPU it is a tensor
+        return {**saved, "p3_state": own}
 
     def load(self, loaded_dict: dict, load_cfg: dict | None, strict: bool) -> bool:
         """Restores what `save` gave; a dict without our part restores the weights alone."""
@@ -387,5 +423,7 @@ class P3PPO(Containment, RolloutRows, PPO):
             self.set_learning_rate(own["learning_rate"])
             if self.actor.latent_noise is not None and "latent_noise_coef" in own:
                 self.actor.latent_noise.coef = own["latent_noise_coef"]
+        if self.deferred:  # the optimiser took over the checkpoint's number
+            self.set_learning_rate(float(self.learning_rate))
         self._good.remember()
         return load_iteration

@@ -10,7 +10,8 @@ from rsl_rl.storage import RolloutStorage
 from torch import Tensor
 
 from trainer.algorithms.mirroring import Mirroring
-from trainer.algorithms.rows import rows_of
+from trainer.algorithms.rows import PackedRows, rows_of
+from trainer.models.dense import critic_inputs
 from trainer.models.ranks import Ranks
 
 
@@ -26,6 +27,7 @@ class RolloutRows:
     num_mini_batches: int
     mirroring: Mirroring | None
     on_phase: Callable[[str], None]
+    deferred: bool
     _seed: Tensor | None
 
     def _rollout(self) -> dict[str, Any]:
@@ -52,11 +54,23 @@ class RolloutRows:
             rollout |= dict(zip(actor.estimator.remembers, stored, strict=True))
         if self.mirroring is not None:
             rollout = self.mirroring.extended(rollout, self.iteration, storage.num_envs, self.critic, self._remembered)
+        return {**rollout, **actor.targets(rollout["observations"]), "num_envs": storage.num_envs}
+
+    def _prepared(self, rollout: dict[str, Any]) -> dict[str, Any]:
+        """The rollout with what the networks read in the place of its observations.
+
+        Statistics are frozen until the update is over: what is normalised is normalised once, not in every epoch. On a
+        GPU all of it is side by side, so that a minibatch is one gather.
+        """
+        rows = {name: value for name, value in rollout.items() if name not in ("observations", "num_envs")}
         observations = rollout["observations"]
-        rollout["observations"] = observations.select(*actor.obs_groups, *self.critic.obs_groups)
-        rollout |= {**actor.targets(observations), "num_envs": storage.num_envs}
+        rows |= {**self.actor.normalised(observations), "critic": critic_inputs(self.critic, observations)}
+        rest = {"num_envs": rollout["num_envs"]}
+        if self.deferred:
+            packed = PackedRows(rows)
+            rows, rest["packed"] = packed.columns(), packed
         self.on_phase("prepared")
-        return rollout
+        return rows | rest
 
     def _streams(self) -> Tensor:
         """[T·E]: the number of a row among those of all ranks, by which an estimator may draw its noise."""
@@ -79,6 +93,12 @@ class RolloutRows:
         size = len(rollout["actions"]) // self.num_mini_batches
         order = torch.randperm(len(rollout["actions"]), device=self.device)
         for start in range(0, size * self.num_mini_batches, size):
-            rows = order[start : start + size]
-            batch = {name: rows_of(value, rows) for name, value in rollout.items() if not isinstance(value, int)}
-            yield {**batch, "rows": rows}
+            yield self._batch(rollout, order[start : start + size])
+
+    @staticmethod
+    def _batch(rollout: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+        """The rows [B] of a rollout."""
+        if "packed" in rollout:
+            return {**rollout["packed"].rows(rows), "rows": rows}
+        batch = {name: rows_of(value, rows) for name, value in rollout.items() if not isinstance(value, int)}
+        return {**batch, "rows": rows}

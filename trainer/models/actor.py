@@ -119,8 +119,16 @@ class LatentActor(nn.Module, abc.ABC):
             last.bias.zero_()
 
     @abc.abstractmethod
+    def normalised(self, obs: TensorDict) -> dict[str, Tensor]:
+        """What the encoder reads, by name: [B, ...] each. Statistics are frozen over an update: once is enough."""
+
+    @abc.abstractmethod
+    def encode_normalised(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Latent]:
+        """The deterministic part of the policy's input [B, C] and the latent distribution, of what is normalised."""
+
     def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
         """The deterministic part of the policy's input [B, C] and the latent distribution."""
+        return self.encode_normalised(self.normalised(obs))
 
     def targets(self, observations: TensorDict) -> dict[str, Tensor]:
         """What the representation is trained towards, of a flattened rollout [T·E]: computed once an update.
@@ -144,8 +152,12 @@ class LatentActor(nn.Module, abc.ABC):
         """
         return RepresentationLoss(torch.zeros((), device=latent.mean.device), {})
 
-    def after_step(self) -> None:
-        """Called after every optimiser step."""
+    def after_step(self, taken: Tensor | None = None) -> None:
+        """Called after every optimiser step.
+
+        Args:
+            taken: A 0-d bool, where it is known to the device alone whether the step was taken; None if it was.
+        """
 
     @abc.abstractmethod
     def as_jit(self) -> nn.Module:

@@ -57,9 +57,19 @@ def run(x: Tensor, *networks: nn.Module) -> Tensor:
 
 def value_of(critic: nn.Module, obs: TensorDict) -> Tensor:
     """[B, 1]: `critic(obs)`, by `run` where it is rsl_rl's MLP."""
+    return value_of_inputs(critic, critic_inputs(critic, obs))
+
+
+def critic_inputs(critic: Any, obs: TensorDict) -> Tensor | TensorDict:
+    """What `value_of_inputs` takes: [B, I], normalised, of rsl_rl's MLP; of another critic its observations."""
     if type(critic) is not MLPModel or critic.distribution is not None:
-        return critic(obs)
-    return run(critic.get_latent(obs), critic.mlp)
+        return obs.select(*critic.obs_groups)
+    return critic.get_latent(obs)
+
+
+def value_of_inputs(critic: Any, inputs: Tensor | TensorDict) -> Tensor:
+    """[B, 1]: the critic's value of its `critic_inputs`."""
+    return run(inputs, critic.mlp) if isinstance(inputs, Tensor) else critic(inputs)
 
 
 def _modules(networks: tuple[nn.Module, ...]) -> Iterator[nn.Module]:

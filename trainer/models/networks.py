@@ -204,12 +204,17 @@ class _GridLayer(MatrixLayer):
     def forward(self, images: Tensor) -> Tensor:
         """[B, C'·rows'·columns'] of images [B, C·rows·columns], flattened."""
         size = self.shape[0] * self.shape[1] * self.shape[2]
-        if images.shape[0] <= size:
+        if images.shape[0] <= size or not _is_on_cpu(images):
             return self.convolution(images.view(-1, self.shape[0], self.shape[1], self.shape[2])).flatten(1)
         # One more unit image, of zeros: its result is the bias.
         units = torch.eye(size + 1, size, dtype=images.dtype, device=images.device)
         rows = self.convolution(units.view(-1, self.shape[0], self.shape[1], self.shape[2])).flatten(1)
         return torch.addmm(rows[size], images, rows[:size] - rows[size])
+
+
+def _is_on_cpu(images: Tensor) -> bool:
+    """Where a product with the matrix is the faster convolution; elsewhere it is many small kernels more."""
+    return images.device.type == "cpu"
 
 
 class _Spread(torch.autograd.Function):

@@ -88,25 +88,24 @@ class EncoderDecoderActor(LatentActor):
         inputs = proprio + velocity + proprio_latent + extero_latent
         self._make_policy_network(inputs, hidden_dims, output_dim, init_std)
 
-    def inputs(self, obs: TensorDict) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalised proprioception [B, P], history [B, H·P] and scan [B, S]."""
+    def normalised(self, obs: TensorDict) -> dict[str, Tensor]:
+        """Proprioception `frame` [B, P], `history` [B, H·P] and `scan` [B, S]."""
         proprio, history = (obs[name] for name in self.obs_groups[:2])
         frames = self.proprio_normalizer(history.unflatten(-1, (self.frames, -1)))
-        return self.proprio_normalizer(proprio), frames.flatten(-2), self.scan_of(obs)
+        return {"frame": self.proprio_normalizer(proprio), "history": frames.flatten(-2), "scan": self.scan_of(obs)}
 
-    def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
+    def encode_normalised(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Latent]:
         """The deterministic part of the policy's input [B, P + 3] and the latent distribution."""
-        proprio, history, scan = self.inputs(obs)
-        latent = self.encoder(history, scan)
-        return torch.cat([proprio, latent.velocity], -1), latent
+        latent = self.encoder(inputs["history"], inputs["scan"])
+        return torch.cat([inputs["frame"], latent.velocity], -1), latent
 
     def targets(self, observations: TensorDict) -> dict[str, Tensor]:
         """Next proprioception, its validity, scan (normalised) and true velocity."""
         scan, next_proprio = self.scan_of(observations), observations["next_proprio"]
         return {
+            "scan": scan,
             "next_proprio": self.proprio_normalizer(next_proprio),
             "next_valid": observations["next_valid"].squeeze(-1),
-            "scan": scan,
             "velocity": next_proprio[:, :0] if self.velocity_group is None else observations[self.velocity_group],
         }
 

@@ -185,7 +185,9 @@ class RunningTask:
             "traversed": outcome.traversed,
             "broken": outcome.broken,
             "why_broken": outcome.why_broken,
-            "log": dict(zip(self.term_names, outcome.terms.mean(1).tolist(), strict=True)),
+            "reward_terms": (means := outcome.terms.mean(1)),  # of the names that `log` begins with
+            # On a GPU they stay there: the host would wait for the device at every step.
+            "log": dict(zip(self.term_names, means.tolist() if means.device.type == "cpu" else means, strict=True)),
         }
         extras["log"] |= self._logged_curriculum()
         ended = outcome.done.nonzero().squeeze(-1)

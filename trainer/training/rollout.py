@@ -66,12 +66,27 @@ class Happened:
     """Environments whose simulation broke."""
     why_broken: str = ""
     """What the simulator said about the last of them."""
+    _held: tuple[list[str], Tensor] | None = None
+    """Names and, on the device until `read`, sums of the reward's terms, with the number of broken rows at the end."""
 
     def add(self, extras: dict[str, Any], weight: float) -> None:
         """Adds a step of the environments, as the share `weight` of the rollout."""
-        self.broken += int(extras["broken"].sum())
         self.why_broken = extras["why_broken"] or self.why_broken
-        for name, value in extras["log"].items():
-            self.terms[name] += weight * value
+        means, log = extras["reward_terms"], extras["log"]
+        names = list(log)[: len(means)]
+        counted = torch.cat([weight * means.double(), extras["broken"].sum().double().view(1)])
+        self._held = names, counted if self._held is None else self._held[1] + counted
+        for name in list(log)[len(means) :]:
+            self.terms[name] += weight * log[name]
         for name, values in extras.get("episodes", {}).items():
             self.episodes.setdefault(name, []).extend(values.tolist())
+
+    def read(self) -> Happened:
+        """Itself, with everything on the host: one wait for the device."""
+        if self._held is not None:
+            names, held = self._held
+            *sums, broken = held.tolist()
+            self.terms = {**dict(zip(names, sums, strict=True)), **self.terms}
+            self.broken += round(broken)
+            self._held = None
+        return self

@@ -189,7 +189,7 @@ class Runner:
 
         went_wrong = losses["skipped_steps"] > 0 or algorithm.restored_weights > restored
         self.recovery.note(went_wrong=went_wrong)
-        everyone = self.ranks.gather(happened)
+        everyone = self.ranks.gather(happened.read())
         self._tell_of_broken(everyone)
         scalars = {f"loss/{name}": value for name, value in losses.items()}
         scalars |= self.monitor.add(everyone)

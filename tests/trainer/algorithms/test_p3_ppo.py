@@ -152,13 +152,13 @@ def test_statistics_move_after_the_update_only(method):
     before = statistics(algorithm)
     rollout(algorithm, env)
     assert same(statistics(algorithm), before)
-    step, seen = algorithm._step, []
+    step, seen = algorithm.optimizer.step, []
 
-    def spy(loss: Tensor) -> None:
+    def spy() -> None:
         seen.append(same(statistics(algorithm), before))
-        step(loss)
+        step()
 
-    algorithm._step = spy
+    algorithm.optimizer.step = spy
     algorithm.update()
     assert seen == [True] * 4
     stored = algorithm.storage.observations.flatten(0, 1)

@@ -281,7 +281,7 @@ class TestObservations:
         def normalised(values: Tensor) -> Tensor:
             return (values - mean) / (std + eps)
 
-        proprio, history, scan = actor.inputs(obs)
+        proprio, history, scan = actor.normalised(obs).values()
         # The statistics accumulate in float32 over 50 rows.
         tolerance = {"rtol": 1e-5, "atol": 1e-5}
         torch.testing.assert_close(proprio, normalised(obs["proprio"]), **tolerance)
@@ -302,20 +302,20 @@ class TestObservations:
 
     def test_without_normalisation(self):
         actor, obs = make_actor(obs_normalization=False), observations(5)
-        assert all(map(torch.equal, actor.inputs(obs), (obs["proprio"], obs["history"], obs["extero"])))
+        assert all(map(torch.equal, actor.normalised(obs).values(), (obs["proprio"], obs["history"], obs["extero"])))
 
     def test_groups_by_name(self):
         obs = observations(5).rename_key_("proprio", "body").rename_key_("extero", "scan")
         groups = {"actor": ["scan", "history", "body"]}
         settings = {"scan_shape": SCAN_SHAPE, "obs_normalization": False, "groups": ("body", "history", "scan")}
         actor = P3Actor(obs, groups, "actor", ACTIONS, **settings)
-        assert all(map(torch.equal, actor.inputs(obs), (obs["body"], obs["history"], obs["scan"])))
+        assert all(map(torch.equal, actor.normalised(obs).values(), (obs["body"], obs["history"], obs["scan"])))
 
 
 class TestDeployment:
     def test_acts_at_the_mean(self):
         actor, obs = make_actor(), observations(5)
-        proprio, history, scan = actor.inputs(obs)
+        proprio, history, scan = actor.normalised(obs).values()
         latent = actor.encoder(history, scan)
         expected = actor.mlp(torch.cat([proprio, latent.velocity, latent.mean], -1))
         for estimator in (MomentMatching(), MonteCarlo(1), MonteCarlo(4)):

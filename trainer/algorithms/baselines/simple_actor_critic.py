@@ -58,9 +58,13 @@ class SimpleActor(LatentActor):
         super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
         self._make_policy_network(self.proprio_size + self.scan_size, hidden_dims, output_dim, init_std)
 
-    def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
-        """The normalised inputs [B, P + S], and a latent without columns."""
-        context = torch.cat([self.proprio_normalizer(obs[self.obs_groups[0]]), self.scan_of(obs)], -1)
+    def normalised(self, obs: TensorDict) -> dict[str, Tensor]:
+        """`frame` [B, P] and `scan` [B, S]."""
+        return {"frame": self.proprio_normalizer(obs[self.obs_groups[0]]), "scan": self.scan_of(obs)}
+
+    def encode_normalised(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Latent]:
+        """The inputs [B, P + S], and a latent without columns."""
+        context = torch.cat([inputs["frame"], inputs["scan"]], -1)
         nothing = context[:, :0]
         return context, Latent(nothing, nothing, nothing)
 

@@ -96,17 +96,17 @@ class SprActor(LatentActor):
         self._make_policy_network(self.proprio_size + latent_size, hidden_dims, output_dim, init_std)
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
 
-    def encode(self, obs: TensorDict) -> tuple[Tensor, Latent]:
-        """The frame [B, P], normalised, and z."""
-        frame = self.proprio_normalizer(obs[self.obs_groups[0]])
-        return frame, self.encoder(frame, self.scan_of(obs))
+    def normalised(self, obs: TensorDict) -> dict[str, Tensor]:
+        """`frame` [B, P] and `scan` [B, S]."""
+        return {"frame": self.proprio_normalizer(obs[self.obs_groups[0]]), "scan": self.scan_of(obs)}
+
+    def encode_normalised(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Latent]:
+        """The frame [B, P] and z."""
+        return inputs["frame"], self.encoder(inputs["frame"], inputs["scan"])
 
     def targets(self, observations: TensorDict) -> dict[str, Tensor]:
         """Frames and scans, normalised."""
-        return {
-            "frame": self.proprio_normalizer(observations[self.obs_groups[0]]),
-            "scan": self.scan_of(observations),
-        }
+        return self.normalised(observations)
 
     def representation_loss(
         self, policy: Policy, latent: Latent, batch: Mapping[str, Any], rollout: Mapping[str, Any]
@@ -129,12 +129,17 @@ class SprActor(LatentActor):
             now = then
         return RepresentationLoss(self.representation_coef * total, {"prediction": total})
 
-    def after_step(self) -> None:
+    def after_step(self, taken: Tensor | None = None) -> None:
         """Moves the target towards the online encoder."""
+        target: list[Tensor] = list(self.target_encoder.parameters())
+        online: list[Tensor] = list(self.encoder.parameters())
         with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.target_encoder.parameters()), list(self.encoder.parameters()), 1.0 - self.ema_decay
-            )
+            if taken is None:
+                torch._foreach_lerp_(target, online, 1.0 - self.ema_decay)
+                return
+            share = (1.0 - self.ema_decay) * taken.to(target[0].dtype)
+            for mine, theirs in zip(target, online, strict=True):
+                mine.lerp_(theirs, share)
 
     def as_jit(self) -> nn.Module:
         """The deployed policy, encoder and normalisers included."""

@@ -1,0 +1,37 @@
+"""The range of Triton versions that pyproject allows stands on a record of what was compiled."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from p3kernels import backends
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = json.loads((ROOT / "docs" / "data" / "triton_versions.json").read_text())
+
+
+def numbers(version):
+    return tuple(map(int, version.split(".")))
+
+
+def test_the_oldest_version_allowed_was_compiled_and_so_was_one_at_or_above_ours():
+    (floor,) = re.findall(r'"triton>=([\d.]+)', (ROOT / "pyproject.toml").read_text())
+    (pinned,) = re.findall(r"^triton==([\d.]+)", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
+    assert numbers(floor) == backends.OLDEST_TRITON
+    good = [numbers(version) for version, entry in RECORD.items() if not entry["refused"] and entry["cases"]]
+    assert min(good)[: len(numbers(floor))] == numbers(floor)
+    assert max(good) >= numbers(pinned)
+
+
+def test_what_is_not_allowed_was_refused():
+    refused = [version for version, entry in RECORD.items() if entry["refused"]]
+    assert refused
+    assert all(numbers(version) < backends.OLDEST_TRITON for version in refused)
+
+
+def test_every_entry_compiled_many_kernels():
+    for version, entry in RECORD.items():
+        assert len(entry["kernels"]) >= 10, version
+        assert "sm_90" in entry["architectures"]
