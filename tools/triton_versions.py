@@ -21,18 +21,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 COMPILE = """
 import json, sys, triton
-from triton_kernels import aot
+from triton_kernels.proof.cases import collect, compiled
 found = {}
 for arch in sys.argv[1:]:
-    cases = aot.collect(tuple(aot.kernel_modules()), arch)
     chosen = {}
-    for case in cases:
+    for case in collect(arch):
         if case.default and case.precision in ("ieee", "tf32"):
             chosen.setdefault((case.kernel, case.precision), case)
     for (kernel, precision), case in chosen.items():
-        record = aot.compile_case(case, arch)
-        found[f"{kernel}, {precision}, {arch}"] = record["error"]
-        print(arch, kernel, precision, record["error"] or "compiled", file=sys.stderr, flush=True)
+        try:
+            compiled(case.launch, arch)
+            error = None
+        except Exception as refusal:
+            error = f"{type(refusal).__name__}: {refusal}"
+        found[f"{kernel}, {precision}, {arch}"] = error
+        print(arch, kernel, precision, error or "compiled", file=sys.stderr, flush=True)
 print(json.dumps({"triton": triton.__version__, "compiled": found}))
 """
 

@@ -219,7 +219,7 @@ def runs(ranks, directory):
         "drawn": drawn,
         "weights": weights(whole.algorithm),
         "statistics": statistics(whole.algorithm),
-        "totals": (whole.total_steps, whole.broken),
+        "totals": (whole.monitor.steps, whole.monitor.broken),
         "alone": alone,
         "terrains": [kind for state in by_rank for kind in state["environment"]["curriculum"]["terrain_type"].tolist()],
     }
