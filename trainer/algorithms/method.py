@@ -13,7 +13,7 @@ class Method:
     """A `--method`. Everything else, PPO's settings, critic and task, is the same for all of them."""
 
     name: str
-    """As on the command line."""
+    """Name on the command line."""
     actor: str
     """Where its actor is, "package.module:Class"."""
     phases: tuple[Estimator, ...]

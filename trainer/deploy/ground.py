@@ -50,23 +50,23 @@ class FlatGround:
         self._scan = policy.scan_of(scan.standing_height, np.zeros(len(scan.points()), np.float32))
 
     def announce(self) -> str:
-        """As of Ground."""
+        """What `Ground.__init__` asks for."""
         return "NO ELEVATION MAP: the policy is told that the ground is flat everywhere (--map listens for one)"
 
     def trouble(self, now: float) -> str | None:
-        """As of Ground."""
+        """What `Ground.trouble` asks for."""
         return None
 
     def standing(self, stands: bool) -> None:
-        """As of Ground."""
+        """What `Ground.standing` asks for."""
 
     def scan(self, reading: Reading) -> np.ndarray:
-        """As of Ground."""
+        """What `Ground.scan` asks for."""
         return self._scan
 
     def pose(self) -> np.ndarray | None:
-        """As of Ground."""
+        """What `Ground.pose` asks for."""
         return None
 
     def close(self) -> None:
-        """As of Ground."""
+        """What `Ground.close` asks for."""

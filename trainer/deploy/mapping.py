@@ -201,15 +201,15 @@ class MapGround:
         self._grid: tuple[float, tuple[float, float], np.ndarray] = (0.0, (0.0, 0.0), np.zeros((1, 1), np.float32))
 
     def standing(self, stands: bool) -> None:
-        """As of Ground."""
+        """What `Ground.standing` asks for."""
         self._shared.head[_WALKS] = float(not stands)
 
     def announce(self) -> str:
-        """As of Ground."""
+        """What `Ground.announce` asks for."""
         return f"elevation map from {self._source.cloud_topic} and {self._source.odometry_topic}; no map, no policy"
 
     def trouble(self, now: float) -> str | None:
-        """As of Ground."""
+        """What `Ground.trouble` asks for."""
         if self._process.poll() is not None:
             return "the process of the elevation map has ended"
         for name, at, limit in (
@@ -224,7 +224,7 @@ class MapGround:
         return None
 
     def scan(self, reading: Reading) -> np.ndarray:
-        """As of Ground."""
+        """What `Ground.scan` asks for."""
         if self._shared.head[2] == 0 or self._shared.head[13] == 0:
             return np.zeros(len(self._points), np.float32)  # `trouble` keeps the policy from starting on it
         if self._shared.head[_GRID] != self._grid_count:
@@ -238,11 +238,11 @@ class MapGround:
         )  # fmt: skip
 
     def pose(self) -> np.ndarray | None:
-        """As of Ground."""
+        """What `Ground.pose` asks for."""
         return None if self._shared.head[2] == 0 else self._shared.read_pose()[1:8]
 
     def close(self) -> None:
-        """As of Ground."""
+        """What `Ground.close` asks for."""
         self._process.terminate()
         self._process.wait(5.0)
         self._shared.close(remove=True)

@@ -176,9 +176,9 @@ class Matching:
     proprio: tuple[int, ...]
     """Policy column i is the task's proprio column proprio[i]."""
     history: tuple[int, ...]
-    """Likewise, of the flattened history."""
+    """Columns of the flattened history, in the same way."""
     scan: tuple[int, ...]
-    """Likewise, of the height scan."""
+    """Points of the height scan, in the same way."""
     action: tuple[int, ...]
     """The task's action column i is the policy's action[i]."""
 

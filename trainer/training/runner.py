@@ -341,7 +341,7 @@ class Runner:
         return path
 
     def _newest(self) -> tuple[Path, dict[str, Any], list[str]]:
-        """As the first rank finds it, who may be the only one to see the run directory."""
+        """The newest readable checkpoint, as rank 0 finds it: other ranks may not see the run directory."""
         return self.ranks.from_first(lambda: newest_readable(self.run_dir, self.config.task))
 
     def _load(self, content: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ def parkour_settings() -> dict[str, Any]:
 
 
 def flat_settings() -> dict[str, Any]:
-    """Likewise, of `g1-flat`."""
+    """`TrainConfig` of `g1-flat` as a table, for Hydra."""
     return dataclasses.asdict(_paper(G1_FLAT.name))
 
 
@@ -52,7 +52,7 @@ class ParkourRunnerCfg(RslRlBaseRunnerCfg):
 
 @configclass
 class FlatRunnerCfg(ParkourRunnerCfg):
-    """Likewise, on `g1-flat`."""
+    """rsl_rl 5's `OnPolicyRunner` on `g1-flat`."""
 
     experiment_name: str = "p3_g1_flat"
     max_iterations: int | None = _FLAT.iterations

@@ -164,7 +164,7 @@ class TaskCommand(CommandTerm):
         """The task has its own time for it."""
 
     def _update_command(self) -> None:
-        """Likewise."""
+        """The task has its own time for this too."""
 
 
 @configclass

@@ -16,7 +16,7 @@ class P3ActorCfg(ModelConfig):
     """The actor of `trainer.models`, with the settings that `p3 train` calls --model."""
 
     class_name: str
-    """Where the actor is; it has to be the method's."""
+    """Module and class of the actor; it has to be the method's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class CriticCfg:
     """rsl_rl's multi-layer perceptron."""
 
     class_name: str
-    """Where the critic is."""
+    """Module and class of the critic."""
     hidden_dims: tuple[int, ...]
     """Widths of the hidden layers."""
     activation: str
@@ -38,7 +38,7 @@ class P3PpoCfg(PpoUpdate):
     """PPO on the marginal likelihood, with the settings that `p3 train` calls --ppo."""
 
     class_name: str
-    """Where the algorithm is."""
+    """Module and class of the algorithm."""
     method: str
     """p3, mm, mc15, mm+shared, ...: those whose actor is a P3Actor."""
     switch_at: tuple[int, ...] | None

@@ -21,7 +21,7 @@ DYNAMICS_FIELDS = ("geom_friction", "body_mass", "body_inertia", "body_ipos", "b
 """Fields of the model that `RobotBatch.set_dynamics` writes, for each environment its own."""
 
 MOTOR_FIELDS = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
-"""Likewise, of `RobotBatch.set_motors`."""
+"""Fields of the model that `RobotBatch.set_motors` writes, for each environment its own."""
 
 
 class RobotBatch:
