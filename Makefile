@@ -75,9 +75,10 @@ $(VENV)-docs/.ready: pyproject.toml constraints.txt
 	  "mkdocs" "mkdocs-material" "mkdocstrings[python]" "ruff"
 	@touch $@
 
+# Not --quiet: it would take away the warnings that --strict counts.
 docs: $(VENV)-docs/.ready
 	$(VENV)-docs/bin/python tools/check_links.py
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
 	@echo "build/site/index.html"
 
 # The page of `p3 play` is tested in a real browser where there is one. Never a reason to fail: without it, without root
