@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from p3kernels.transforms import transformed
 
@@ -64,8 +64,7 @@ def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None, backe
         TypeError: Not a tensor, or of another dtype.
         ValueError: Another number of dimensions.
     """
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
+    _check_dense(name, tensor)
     if backend in ON_DEVICE:
         if tensor.dtype not in SUPPORTED_ON_DEVICE:
             hint = " (float64 runs on the reference backend)" if tensor.dtype == torch.float64 else ""
@@ -77,6 +76,14 @@ def check_tensor(name: str, tensor: Tensor, dimensions: int | None = None, backe
         raise TypeError(f"{name}: expected float32 or float64, got {dtype_text(tensor.dtype)}{hint}")
     if dimensions is not None and tensor.dim() != dimensions:
         raise ValueError(f"{name}: expected {dimensions} dimensions, got shape {shape_text(tensor.shape)}")
+
+
+def _check_dense(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise TypeError(f"{name}: expected a dense tensor, got the layout {layout}; .to_dense() makes one")
 
 
 def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor, backend: str = "reference") -> None:
@@ -118,8 +125,45 @@ def check_values(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: expected values >= 0, got {int(bad.sum())} that are not, the first {value}")
 
 
-def check_stds(latent_std: Tensor, action_std: Tensor) -> None:
-    """The stds of an estimator's policy, of which the ops may see the squares alone; see `check_values`."""
+def check_policy(
+    actor: nn.Module, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
+) -> None:
+    """The arguments of an estimator's policy: nothing is broadcast but an action_std [A] over the rows.
+
+    Raises:
+        TypeError: Not a dense tensor of floating-point numbers.
+        ValueError: Shapes or devices that do not fit each other or the actor; with P3_CHECK_VALUES=1 a std below 0.
+    """
+    named = {"context": context, "latent_mean": latent_mean, "latent_std": latent_std, "action_std": action_std}
+    _check_dense("context", context)
+    # Half precision beside float32: of autocast, and of the backends for GPUs, which compute in float32.
+    mixed = context.device.type != "cpu" or torch.is_autocast_enabled("cpu")
+    for name, tensor in named.items():
+        _check_dense(name, tensor)
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name}: expected floating-point numbers, got {dtype_text(tensor.dtype)}")
+        if tensor.dim() != 2 and not (name == "action_std" and tensor.dim() == 1):
+            raise ValueError(f"{name}: expected 2 dimensions, got shape {shape_text(tensor.shape)}")
+        if tensor.device != context.device:
+            raise ValueError(f"{name}: expected the device of context, {context.device}, got {tensor.device}")
+        if tensor.dtype != context.dtype and not mixed:
+            raise TypeError(
+                f"{name}: expected the dtype of context, {dtype_text(context.dtype)}, got {dtype_text(tensor.dtype)}"
+            )
+    rows = context.shape[0]
+    check_shape("latent_mean", latent_mean, (rows, latent_mean.shape[1]))
+    check_shape("latent_std", latent_std, latent_mean.shape)
+    if isinstance(actor, nn.Sequential) and len(actor):
+        first, last = actor[0], actor[-1]
+        columns = context.shape[1] + latent_mean.shape[1]
+        if isinstance(first, nn.Linear) and first.in_features != columns:
+            raise ValueError(
+                f"context: expected {first.in_features} columns with those of latent_mean, which the actor takes, got"
+                f" {context.shape[1]} + {latent_mean.shape[1]}"
+            )
+        if isinstance(last, nn.Linear):
+            actions = last.out_features
+            check_shape("action_std", action_std, (actions,) if action_std.dim() == 1 else (rows, actions))
     check_values("latent_std", latent_std)
     check_values("action_std", action_std)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,19 +39,23 @@ class Range:
         low = value > self.low if self.above else value >= self.low
         return low and (value < self.high if self.below else value <= self.high)
 
-    def __str__(self) -> str:
-        kind = "an even number" if self.even else "a finite number"
-        if math.isinf(self.low) and math.isinf(self.high):
-            return kind
-        if math.isinf(self.high):
-            if self.above:
-                return "a positive number" if self.low == 0 else f"a number above {self.low:g}"
-            return f"{kind + ' of ' if self.even else ''}at least {self.low:g}"
-        low = f"above {self.low:g}" if self.above else f"{self.low:g}"
-        high = f"below {self.high:g}" if self.below else f"{self.high:g}"
-        return f"{kind + ', ' if self.even else ''}{low} {'and' if self.above or self.below else 'to'} {high}"
+    def expected(self, value: float) -> str:
+        """What would have been right in the place of `value`: the whole range, or the end that it is beyond."""
+        if self.even and math.isfinite(value):
+            return f"an even number of {self.low:g} to {self.high:g}"
+        low = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
+        high = f"below {self.high:g}" if self.below else f"at most {self.high:g}"
+        if self.high <= _TELLING:
+            return f"{low} and {high}" if self.above or self.below else f"{self.low:g} to {self.high:g}"
+        if not math.isfinite(value):
+            return f"a finite number{'' if math.isinf(self.low) else ', ' + low}"
+        if value > self.high:
+            return high
+        return "a positive number" if self.above and self.low == 0 else low
 
 
+_TELLING = 1000
+"""Above it the high end of a range is a limit of the program, which nobody needs to be told of who is below the low."""
 NUMBER = Range()
 COUNT = Range(1, 1e9)
 COUNT_OR_NONE = Range(0, 1e9)
@@ -66,7 +72,7 @@ PIXELS = Range(16, 8192, even=True)
 _TRAINING = {
     "num_envs": COUNT,
     "iterations": COUNT,
-    "switch_at": Range(1, 1e9, may_be_empty=True),
+    "switch_at": Range(0, 1e9, may_be_empty=True),
     "plateau_window": Range(2, 1e9),
     "seed": SEED,
     "max_minutes": Range(0, 1e7, above=True),
@@ -166,17 +172,39 @@ _STUDY = {
     "eval_seed": SEED,
     "plateau_window": Range(2, 1e9),
 }
+_PLANNED = {
+    "seeds": SEED,
+    "num_envs": COUNT,
+    "iterations": COUNT,
+    "trunk": COUNT_OR_NONE,
+    "save_interval": COUNT,
+    "eval_interval": COUNT_OR_NONE,
+    "eval_difficulties": SHARE,
+    "eval_episodes": COUNT,
+    "eval_seconds": SECONDS,
+    "eval_seed": SEED,
+    "eval_checkpoints": COUNT,
+    "jobs": THREADS,
+}
+_LIMITS = (
+    *("state_age", "loop_time", "tilt", "position_margin"),
+    *("velocity_factor", "torque_factor", "target_rate"),
+)
 RANGES: Mapping[str, Mapping[str, Range]] = {
     "TrainConfig": _TRAINING,
     "PpoConfig": _PPO,
     "ModelConfig": _MODEL,
-    "EvalConfig": _EVALUATION,
+    "Protocol": _EVALUATION,
     "PlayConfig": _PLAY,
-    "DiagnoseConfig": {"num_envs": COUNT, "states": COUNT, "seed": SEED, "num_threads": THREADS},
+    "DiagnoseConfig": {"num_envs": Range(2, 1e9), "states": Range(2, 1e9), "seed": SEED, "num_threads": THREADS},
     "RunConfig": {"seconds": SECONDS, "command": _COMMAND, "difficulty": SHARE, "seed": SEED},
     "DeployConfig": _DEPLOY,
     "RobotSimConfig": _ROBOT_SIM,
     "StudyConfig": _STUDY,
+    "PlannedConfig": _PLANNED,
+    "CostConfig": {"num_envs": COUNT, "repeats": COUNT},
+    "ScaleConfig": {"num_envs": COUNT, "counted": Range(48, 1e6)},
+    "Limits": dict.fromkeys(_LIMITS, Range(0, 1000, above=True)),
 }
 """Class of a command's settings to name to range."""
 
@@ -197,14 +225,56 @@ def check_ranges(settings: Any) -> None:
                 raise ValueError(f"{option}: expected at least one number, got none")
             wrong = [each for each in value if each not in expected]
             if wrong:
-                raise ValueError(f"{option}: expected {expected}, got {wrong[0]}")
+                raise ValueError(f"{option}: expected {expected.expected(wrong[0])}, got {wrong[0]}")
         elif value not in expected:
-            raise ValueError(f"{option}: expected {expected}, got {value}")
+            raise ValueError(f"{option}: expected {expected.expected(value)}, got {value}")
+
+
+def check_types(settings: Any, prefix: str = "") -> None:
+    """Refuses the first setting whose value is of another type than it is declared with, as a file may bring it.
+
+    Args:
+        settings: A dataclass; parts that are dataclasses are looked into.
+        prefix: Name of the part with a dot, for messages.
+
+    Raises:
+        ValueError: Naming the setting.
+    """
+    hints = typing.get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value, hint = getattr(settings, field.name), hints[field.name]
+        if dataclasses.is_dataclass(value):
+            check_types(value, f"{prefix}{field.name}.")
+        elif not _fits(value, hint):
+            expected = getattr(hint, "__name__", None) if isinstance(hint, type) else str(hint).replace("typing.", "")
+            raise ValueError(f"{prefix}{field.name}: expected {expected}, got {value!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a declared type; an int is a float too, a bool is no number."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is tuple:
+        each = arguments[:1] * len(value) if isinstance(value, tuple) and arguments[-1] is ... else arguments
+        return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
+    if hint is Any:
+        return True
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
+
+
+def ranges_of(kind: type) -> dict[str, Range]:
+    """Name to range of a class of settings, with those of its bases."""
+    return {name: each for base in reversed(kind.__mro__) for name, each in RANGES.get(base.__name__, {}).items()}
 
 
 def _numbers(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any, Range]]:
     """Name, value and range of every number that is set."""
-    ranges = RANGES.get(type(settings).__name__, {})
+    ranges = ranges_of(type(settings))
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):

@@ -60,7 +60,7 @@ class CovarianceMatching(Estimator):
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy | CorrelatedGaussianPolicy:
         """The marginal policy; arguments as for `Estimator.policy`."""
-        checks.check_stds(latent_std, action_std)
+        checks.check_policy(actor, context, latent_mean, latent_std, action_std)
         linear = self.transform == "linear"
         weights = mlp_layers(actor).weights
         directions = latent_directions(weights, latent_std.shape[-1], self.rank) if linear else None

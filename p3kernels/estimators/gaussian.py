@@ -172,6 +172,7 @@ class CorrelatedGaussianPolicy(_Gaussian):
     def log_prob(self, action: Tensor) -> Tensor:
         """[B] of action [B, A]."""
         checks.check_tensor("action", action, 2)
+        checks.check_like("action", action, "mean", self.mean)
         checks.check_shape("action", action, self.mean.shape)
         white = torch.linalg.solve_triangular(self.scale_tril, (action - self.mean)[..., None], upper=False).squeeze(-1)
         return -0.5 * white.square().sum(-1) - self._log_scale

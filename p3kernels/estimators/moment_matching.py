@@ -33,7 +33,7 @@ class MomentMatching(Estimator):
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy:
         """The marginal policy; arguments as for `Estimator.policy`."""
-        checks.check_stds(latent_std, action_std)
+        checks.check_policy(actor, context, latent_mean, latent_std, action_std)
         mean, latent_var = propagated(mlp_moments, actor, context, latent_mean, latent_std, backend=self.backend)
         return GaussianPolicy(mean, latent_var, action_std, latent_mean, latent_std, self.backend)
 
@@ -57,7 +57,7 @@ class LatentMean(Estimator):
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy:
         """The policy; arguments as for `Estimator.policy`, and any layers will do."""
-        checks.check_stds(latent_std, action_std)
+        checks.check_policy(actor, context, latent_mean, latent_std, action_std)
         mean = None if torch.is_grad_enabled() else act_in_one_launch(actor, context, latent_mean, None, self.backend)
         if mean is None:
             with torch.autocast(latent_mean.device.type, enabled=False):

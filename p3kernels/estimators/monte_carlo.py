@@ -205,7 +205,7 @@ class MonteCarlo(Estimator):
             rows: int64 [B], ≥ 0: the number of each row's noise stream; None for its place in the batch. Given, it
                 makes the latents common as a seed does.
         """
-        checks.check_stds(latent_std, action_std)
+        checks.check_policy(actor, context, latent_mean, latent_std, action_std)
         mlp_layers(actor)
         common = self.common or seed is not None or rows is not None
         drawn_from = torch.randint(2**62, (1,)) if seed is None else seed_tensor(seed, None, latent_mean.device)

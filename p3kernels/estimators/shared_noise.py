@@ -95,7 +95,7 @@ class SharedNoise(Estimator):
             TypeError: A noise that is no tensor, or of another dtype.
             ValueError: A noise of another shape or device.
         """
-        checks.check_stds(latent_std, action_std)
+        checks.check_policy(actor, context, latent_mean, latent_std, action_std)
         if noise is None:
             noise = torch.randn_like(latent_mean)
         else:

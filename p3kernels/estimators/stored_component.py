@@ -44,7 +44,7 @@ class StoredComponent(Estimator):
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> ComponentPolicy:
         """The component of a latent drawn anew; arguments as for `Estimator.policy`, and any layers will do."""
-        checks.check_stds(latent_std, action_std)
+        checks.check_policy(actor, context, latent_mean, latent_std, action_std)
         noise = torch.randn_like(latent_mean)
         mean = component(actor, context, latent_mean, latent_std, noise, self.backend)
         return ComponentPolicy(

@@ -152,6 +152,20 @@ def test_native_wheel_knows_nothing_of_torch(native_wheel):
         assert foreign not in content
 
 
+def test_wheel_has_types_and_policies(native_wheel):
+    """What a user without this repository needs: types for a checker, policies, models and tuned tiles."""
+    with zipfile.ZipFile(native_wheel) as wheel:
+        names = set(wheel.namelist())
+    for path in (
+        *(f"{package}/py.typed" for package in ("p3kernels", "trainer", "triton_kernels")),
+        "trainer/engines/mujoco/walker.xml",
+        "triton_kernels/tuned.json",
+        *(str(path.relative_to(ROOT)) for path in (ROOT / "trainer/pretrained").iterdir() if path.suffix != ".pyc"),
+    ):
+        assert path in names
+    assert native_wheel.name.startswith("p3kernels-0.2.0-")
+
+
 def test_native_wheel_in_a_fresh_environment(native_wheel, tmp_path):
     python = installed(native_wheel, tmp_path / "venv")
     said = run(python, "-W", "error", "-c", USE, "cpu", cwd=tmp_path)
@@ -159,6 +173,8 @@ def test_native_wheel_in_a_fresh_environment(native_wheel, tmp_path):
     said = run(tmp_path / "venv" / "bin" / "p3", "info", cwd=tmp_path)
     assert "available" in said
     assert "p3kernels" in said
+    said = run(tmp_path / "venv" / "bin" / "p3", "eval", "g1-falt", cwd=tmp_path, fails=True)
+    assert "did you mean 'g1-flat'?" in said
 
 
 def test_wheel_without_a_compiler(pure_wheel, tmp_path):

@@ -15,7 +15,7 @@ import trainer
 PACKAGE = Path(trainer.__file__).parent
 ROOMS = (
     # From the bottom up: a room may import from rooms before its own line, and from its own.
-    ("config", "names", "processes", "ranges"),
+    ("command_line", "config", "names", "processes", "ranges"),
     ("tasks",),
     ("models",),
     ("algorithms",),

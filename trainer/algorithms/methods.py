@@ -6,7 +6,6 @@ Several phases are joined by +: `mm+mc15` is P³, the paper's LSFT after moment 
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from p3kernels.estimators import Estimator
 from p3kernels.estimators.protocol import estimator_types
 from trainer.algorithms.baselines import ae, simple_actor_critic, spr, vae, vae_stored, z_mean
 from trainer.algorithms.method import Method, vae_method
+from trainer.names import did_you_mean
 
 DEFAULT_SAMPLES = 15
 """The paper's N for LSFT."""
@@ -60,8 +60,7 @@ def _phase(part: str, text: str) -> Estimator:
             raise ValueError(f"method: {error}") from None
         if found is not None:
             return found
-    near = difflib.get_close_matches(part, METHODS, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = did_you_mean(part, METHODS)
     phases = ", ".join(kind.spelling for kind in estimator_types())
     raise ValueError(
         f"method: expected p3, p3(N), {', '.join(_NAMED)}, or phases joined by + of {phases}, got {text!r}{hint}"

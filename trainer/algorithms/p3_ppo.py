@@ -39,7 +39,7 @@ from trainer.algorithms.guarded_step import GuardedStep, Tally, can_skip_itself
 from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.mirroring import Mirroring, Symmetry, share_of, symmetry_of
-from trainer.algorithms.plug_in import read_config
+from trainer.algorithms.plug_in import mismatch, read_config
 from trainer.algorithms.rollout_rows import RolloutRows
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 from trainer.models.actor import LatentActor, observation_sets
@@ -410,8 +410,15 @@ class P3PPO(Containment, RolloutRows, PPO):
         return {**saved, "p3_state": own}
 
     def load(self, loaded_dict: dict, load_cfg: dict | None, strict: bool) -> bool:
-        """Restores what `save` gave; a dict without our part restores the weights alone."""
-        load_iteration = super().load(loaded_dict, load_cfg, strict)
+        """Restores what `save` gave; a dict without our part restores the weights alone.
+
+        Raises:
+            ValueError: It is of other networks; names the first tensor that does not fit.
+        """
+        try:
+            load_iteration = super().load(loaded_dict, load_cfg, strict)
+        except (RuntimeError, KeyError) as error:
+            raise ValueError(f"other networks than these: {mismatch(error)}") from error
         own = loaded_dict.get("p3_state")
         if own is not None and (load_cfg is None or load_cfg.get("iteration")):
             self.iteration = own["iteration"]

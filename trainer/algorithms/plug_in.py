@@ -7,12 +7,13 @@ network is built; what rsl_rl's own runner needs later is filled in.
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from rsl_rl.utils import resolve_callable
+
+from trainer.names import did_you_mean
 
 _PARTS = ("algorithm", "actor", "critic", "obs_groups", "num_steps_per_env")
 _OF_THE_ACTOR = {"self", "obs", "obs_groups", "obs_set", "output_dim"}
@@ -60,8 +61,7 @@ def _check_names(part: str, settings: Mapping[str, Any], others: set[str]) -> No
         known |= {"symmetry_cfg"}
     for name in settings:
         if name != "class_name" and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            hint = did_you_mean(name, known)
             raise ValueError(
                 f"{part}: {kind.__name__} has no setting {name!r}{hint}; it has {', '.join(sorted(known))}"
             )
@@ -78,3 +78,9 @@ def _arguments(kind: type) -> set[str]:
         if not any(each.kind is each.VAR_KEYWORD for each in arguments):
             break
     return names
+
+
+def mismatch(error: Exception) -> str:
+    """The first thing that torch complains of in a state that does not fit."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[1] if len(lines) > 1 and lines[0].startswith("Error(s) in loading") else lines[0]

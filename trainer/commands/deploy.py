@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from trainer.command_line import parse
 from trainer.deploy.bus import DOMAIN, Bus, BusError, check_interface
 from trainer.deploy.controller import Controller
 from trainer.deploy.g1 import LIDAR_MOUNT, MODE_MACHINE, MOTORS, check_contract
@@ -80,7 +81,7 @@ class DeployConfig:
 
 def main(arguments: Sequence[str], prog: str = "p3 deploy") -> int:
     """Runs the controller; exit code 0 after an ordered end, 1 after a fault, 2 where it did not start."""
-    config = tyro.cli(DeployConfig, args=list(arguments), prog=prog)
+    config = parse(DeployConfig, arguments, prog)
     try:
         policy = prepared(config)
     except (ValueError, OSError) as error:

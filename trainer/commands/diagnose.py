@@ -16,6 +16,7 @@ import torch
 import tyro
 
 from p3kernels.version import __version__
+from trainer.command_line import parse
 from trainer.diagnosis.figures import write_figures
 from trainer.diagnosis.files import FOLDER, NUMBERS, TABLES
 from trainer.diagnosis.numbers import QUICK, Diagnosis, Sizes, diagnose
@@ -56,37 +57,33 @@ class DiagnoseConfig:
 
 def main(arguments: Sequence[str], prog: str = "p3 diagnose") -> int:
     """Prints the tables and writes numbers and figures; returns 0, or 2 for what cannot be diagnosed."""
-    config = tyro.cli(DiagnoseConfig, args=list(arguments), prog=prog)
+    config = parse(DiagnoseConfig, arguments, prog)
     started, used = time.perf_counter(), time.process_time()
 
     def say(message: str) -> None:
         print(f"[{time.perf_counter() - started:6.1f} s] {message}", file=sys.stderr, flush=True)
 
-    try:
-        _check(config)
-        checkpoints = _checkpoints(config.checkpoint)
-        out = config.out or checkpoints[-1].output(FOLDER)
-        out.mkdir(parents=True, exist_ok=True)
-        sizes = QUICK if config.quick else Sizes(states=config.states)
-        found: dict[str, Diagnosis] = {}
-        rollouts: dict[str, dict[str, Any]] = {}
-        for checkpoint in checkpoints:
-            say(f"{checkpoint.path}: {checkpoint.config.task}, {checkpoint.config.method}")
-            subject = _gather(checkpoint, config, sizes, say)
-            clip, pair = checkpoint.config.ppo.clip_param, _pair(found, subject)
-            found[checkpoint.name] = diagnose(subject, sizes, clip=clip, seed=config.seed, say=say, pair=pair)
-            rollouts[checkpoint.name] = subject.settings
-        lines = _page(found, config, sizes)
-        print("\n".join(lines))
-        replace_file(out / TABLES, ("\n".join(lines) + "\n").encode())
-        seconds = {"wall": time.perf_counter() - started, "cpu": time.process_time() - used}
-        numbers = _numbers(found, rollouts, config, sizes, seconds)
-        replace_file(out / NUMBERS, (json.dumps(numbers, indent=1, allow_nan=False) + "\n").encode())
-        say(f"numbers: {out / NUMBERS}, tables: {out / TABLES}")
-        _draw(found, out, checkpoints, say)
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
+    _check(config)
+    checkpoints = _checkpoints(config.checkpoint)
+    out = config.out or checkpoints[-1].output(FOLDER)
+    out.mkdir(parents=True, exist_ok=True)
+    sizes = QUICK if config.quick else Sizes(states=config.states)
+    found: dict[str, Diagnosis] = {}
+    rollouts: dict[str, dict[str, Any]] = {}
+    for checkpoint in checkpoints:
+        say(f"{checkpoint.path}: {checkpoint.config.task}, {checkpoint.config.method}")
+        subject = _gather(checkpoint, config, sizes, say)
+        clip, pair = checkpoint.config.ppo.clip_param, _pair(found, subject)
+        found[checkpoint.name] = diagnose(subject, sizes, clip=clip, seed=config.seed, say=say, pair=pair)
+        rollouts[checkpoint.name] = subject.settings
+    lines = _page(found, config, sizes)
+    print("\n".join(lines))
+    replace_file(out / TABLES, ("\n".join(lines) + "\n").encode())
+    seconds = {"wall": time.perf_counter() - started, "cpu": time.process_time() - used}
+    numbers = _numbers(found, rollouts, config, sizes, seconds)
+    replace_file(out / NUMBERS, (json.dumps(numbers, indent=1, allow_nan=False) + "\n").encode())
+    say(f"numbers: {out / NUMBERS}, tables: {out / TABLES}")
+    _draw(found, out, checkpoints, say)
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 from trainer.algorithms.presets import check_engine
+from trainer.command_line import check_writable, parse
 from trainer.evaluation.compare import Protocol, compare, number_of_parts
 from trainer.evaluation.episodes import default_terrains
 from trainer.evaluation.table import markdown, numbers, plot
@@ -42,24 +43,20 @@ class EvalConfig(Protocol):
 
 def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
     """Prints the table, and writes what was asked for."""
-    config = tyro.cli(EvalConfig, args=list(arguments), prog=prog)
-    try:
-        _check(config)
-        candidates = [load_candidate(source) for source in config.checkpoints]
-        for candidate in candidates:
-            if candidate.choice:
-                print(candidate.choice, file=sys.stderr)
-            if not candidate.has_contract:
-                print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")
-        task = _task(config, candidates)
-        print(_heading(config, task))
-        progress = _Progress(len(config.engine) * number_of_parts(len(candidates), task, config))
-        rows = [row for engine in config.engine for row in compare(candidates, task, config, engine, progress.done)]
-        conditions = list(dict.fromkeys(row.condition for row in rows))
-        rows.sort(key=lambda row: conditions.index(row.condition))
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
+    config = parse(EvalConfig, arguments, prog)
+    _check(config)
+    candidates = [load_candidate(source) for source in config.checkpoints]
+    for candidate in candidates:
+        if candidate.choice:
+            print(candidate.choice, file=sys.stderr)
+        if not candidate.has_contract:
+            print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")
+    task = _task(config, candidates)
+    print(_heading(config, task))
+    progress = _Progress(len(config.engine) * number_of_parts(len(candidates), task, config))
+    rows = [row for engine in config.engine for row in compare(candidates, task, config, engine, progress.done)]
+    conditions = list(dict.fromkeys(row.condition for row in rows))
+    rows.sort(key=lambda row: conditions.index(row.condition))
     table = markdown(rows)
     print(table)
     if config.markdown is not None:
@@ -77,20 +74,12 @@ def _check(config: EvalConfig) -> None:
         raise ValueError("CHECKPOINT: expected at least one run directory or checkpoint file")
     for engine in config.engine:
         check_engine(engine, config.device)
-    if not config.seconds > 0 or config.episodes < 1:
-        raise ValueError("--seconds and --episodes: expected positive numbers")
-    for option in ("engine", "latent", "difficulty", "strengths"):
+    for option in ("engine", "latent"):
         if not getattr(config, option):
             raise ValueError(f"--{option}: expected at least one")
-    for difficulty in config.difficulty:
-        if not 0 <= difficulty <= 1:
-            raise ValueError(f"--difficulty: expected numbers in [0, 1], got {difficulty:g}")
-    for option in ("markdown", "json", "plot"):
-        path = getattr(config, option)
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"--{option}: no directory {path.parent}")
-    if config.plot is not None and config.plot.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"--plot: expected a name ending in .png, .svg or .pdf, got {config.plot}")
+    check_writable(config.markdown, "--markdown")
+    check_writable(config.json, "--json")
+    check_writable(config.plot, "--plot", (".png", ".svg", ".pdf"))
 
 
 def _task(config: EvalConfig, candidates: Sequence[Candidate]) -> TaskConfig:

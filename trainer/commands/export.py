@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from trainer.command_line import check_writable, parse
 from trainer.export.onnx_file import OPSET, TOLERANCE, contract_path, export
 from trainer.runs.policy import load_candidate
 
@@ -29,22 +29,15 @@ class ExportConfig:
 
 def main(arguments: Sequence[str], prog: str = "p3 export") -> int:
     """Writes the file and tells how far it is from torch."""
-    config = tyro.cli(ExportConfig, args=list(arguments), prog=prog)
-    try:
-        candidate = load_candidate(config.checkpoint)
-        if candidate.choice:
-            print(candidate.choice, file=sys.stderr)
-        output = config.output or candidate.checkpoint.output("policy.onnx")
-        if output.suffix != ".onnx":
-            raise ValueError(f"--output: expected a name ending in .onnx, got {output}")
-        if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
-            raise ValueError(f"--output: no directory {output.parent} to write to")
-        if not candidate.has_contract:
-            print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")
-        largest = export(candidate, output, std=config.std)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
+    config = parse(ExportConfig, arguments, prog)
+    candidate = load_candidate(config.checkpoint)
+    if candidate.choice:
+        print(candidate.choice, file=sys.stderr)
+    output = config.output or candidate.checkpoint.output("policy.onnx")
+    check_writable(output, "--output", (".onnx",))
+    if not candidate.has_contract:
+        print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")
+    largest = export(candidate, output, std=config.std)
     print(f"{candidate.path}: {candidate.config.task}, {candidate.config.method}")
     print(f"max error against torch: {largest:.2e} (allowed {TOLERANCE:.0e})")
     print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB, opset {OPSET}) and {contract_path(output)}")

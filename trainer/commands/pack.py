@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from trainer.command_line import parse
 from trainer.runs.policy import load_candidate
 from trainer.runs.policy_file import write_policy
 
@@ -29,20 +30,16 @@ class PackConfig:
 
 def main(arguments: Sequence[str], prog: str = "p3 pack") -> int:
     """Writes the file, and tells what is in it."""
-    config = tyro.cli(PackConfig, args=list(arguments), prog=prog)
+    config = parse(PackConfig, arguments, prog)
     output = config.output
-    try:
-        if output.suffix != ".pt":
-            raise ValueError(f"OUTPUT: expected a name ending in .pt, got {output}")
-        if not output.parent.is_dir():
-            raise ValueError(f"OUTPUT: no directory {output.parent} to write to")
-        candidate = load_candidate(config.checkpoint)  # what cannot act is not worth a file
-        if candidate.choice:
-            print(candidate.choice, file=sys.stderr)
-        write_policy(output, candidate.checkpoint.content, candidate.config)
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
+    if output.suffix != ".pt":
+        raise ValueError(f"OUTPUT: expected a name ending in .pt, got {output}")
+    if not output.parent.is_dir():
+        raise ValueError(f"OUTPUT: no directory {output.parent} to write to")
+    candidate = load_candidate(config.checkpoint)  # what cannot act is not worth a file
+    if candidate.choice:
+        print(candidate.choice, file=sys.stderr)
+    write_policy(output, candidate.checkpoint.content, candidate.config)
     iteration = candidate.checkpoint.content["iter"]
     print(f"{candidate.path}: {candidate.config.task}, {candidate.config.method}, iteration {iteration}")
     print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")

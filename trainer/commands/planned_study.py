@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
+from trainer.command_line import parse
 from trainer.processes import cores
 from trainer.runs.files import replace_file
 from trainer.study.arms import Arm, Judging, Plan, Planned, Size
@@ -78,7 +77,7 @@ def main(plan: Plan, arguments: Sequence[str], prog: str) -> int:
         0; 1 if a run failed; 2 for what cannot begin; 128 + the signal's number after Ctrl-C or SIGTERM, resumable.
     """
     default = PlannedConfig(arms=tuple(arm.name for arm in plan.arms), seeds=plan.seeds)
-    config = tyro.cli(PlannedConfig, args=list(arguments), default=default, prog=prog)
+    config = parse(PlannedConfig, arguments, prog, default)
     failed = False
     try:
         planned = planned_of(plan, config)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from trainer.command_line import check_writable, parse
 from trainer.runs.named_checkpoint import read_run_checkpoint
 from trainer.viewer.offscreen import choose_gl
 
@@ -55,12 +56,8 @@ class PlayConfig:
 
 def main(arguments: Sequence[str], prog: str = "p3 play") -> int:
     """Shows or records one episode after another."""
-    config = tyro.cli(PlayConfig, args=list(arguments), prog=prog)
-    try:
-        return _play(config)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
+    config = parse(PlayConfig, arguments, prog)
+    return _play(config)
 
 
 def choose_viewer(config: PlayConfig, *, display: bool, terminal: bool) -> str:
@@ -86,13 +83,11 @@ def choose_viewer(config: PlayConfig, *, display: bool, terminal: bool) -> str:
 
 
 def _play(config: PlayConfig) -> int:
-    if config.seconds is not None and config.seconds <= 0:
-        raise ValueError(f"--seconds: expected a positive number, got {config.seconds:g}")
     display = _has_display()
     viewer = choose_viewer(config, display=display, terminal=sys.stdout.isatty())
     video = config.video or read_run_checkpoint(config.checkpoint).output("play.mp4")
     if viewer == "none":
-        _check_video(video, config)
+        check_writable(video, "--video", VIDEO_SUFFIXES)
         gl = choose_gl()
     elif viewer == "mujoco" and not display:
         raise ValueError("--viewer mujoco: there is no display (DISPLAY and WAYLAND_DISPLAY are not set)")
@@ -137,14 +132,3 @@ def _has_display() -> bool:
     if sys.platform.startswith("linux"):
         return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     return True
-
-
-def _check_video(path: Path, config: PlayConfig) -> None:
-    """Before anything slow is done for it."""
-    if path.suffix not in VIDEO_SUFFIXES:
-        raise ValueError(f"--video: expected a name ending in {' or '.join(VIDEO_SUFFIXES)}, got {path}")
-    if not path.parent.is_dir():
-        raise ValueError(f"--video: no directory {path.parent}")
-    for name, size in (("width", config.width), ("height", config.height)):
-        if size < 16 or size % 2:
-            raise ValueError(f"--{name}: expected an even number of pixels, 16 or more, got {size}")

@@ -14,6 +14,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from trainer.command_line import parse
 from trainer.deploy.log import read_log
 from trainer.deploy.replay import policy_of, replay, story
 
@@ -36,7 +37,7 @@ class ReplayConfig:
 
 def main(arguments: Sequence[str], prog: str = "p3 replay") -> int:
     """Exit code 0 where every command is the log's, 1 where one is not, 2 where it could not be tried."""
-    config = tyro.cli(ReplayConfig, args=list(arguments), prog=prog)
+    config = parse(ReplayConfig, arguments, prog)
     try:
         head, records = read_log(config.log)
         entries = list(records)

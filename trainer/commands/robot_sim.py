@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 
+from trainer.command_line import parse
 from trainer.deploy.bus import DOMAIN, LOOPBACK, Bus
 from trainer.deploy.unitree import Remote, remote_bytes
+from trainer.names import did_you_mean
 from trainer.robot_sim.robot import Noise, SimulatedRobot
 from trainer.robot_sim.server import FAULTS, Link, Server
 from trainer.tasks.terrains import TERRAINS, Terrain, make_terrain
@@ -73,12 +73,8 @@ class RobotSimConfig:
 
 def main(arguments: Sequence[str], prog: str = "p3 robot-sim") -> int:
     """Runs the robot until its time is up."""
-    config = tyro.cli(RobotSimConfig, args=list(arguments), prog=prog)
-    try:
-        server = serve(config)
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
+    config = parse(RobotSimConfig, arguments, prog)
+    server = serve(config)
     print(f"a G1 on {config.terrain}, {LOOPBACK}, domain {config.domain}: p3 deploy POLICY --interface lo", flush=True)
     try:
         report = server.run(config.seconds, config.stop_after_damping)
@@ -143,7 +139,8 @@ def terrain_of(config: RobotSimConfig) -> Terrain | None:
     if config.terrain == PLANE:
         return None
     if config.terrain not in TERRAINS:
-        raise ValueError(f"--terrain: expected one of {', '.join((PLANE, *TERRAINS))}, got {config.terrain!r}")
+        hint = did_you_mean(config.terrain, (PLANE, *TERRAINS))
+        raise ValueError(f"--terrain: expected one of {', '.join((PLANE, *TERRAINS))}, got {config.terrain!r}{hint}")
     return make_terrain(config.terrain, config.difficulty, np.random.default_rng(config.seed))
 
 

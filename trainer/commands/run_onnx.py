@@ -7,7 +7,6 @@ rate, default pose and scan come from the contract in the file.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +17,10 @@ import mujoco
 import numpy as np
 import tyro
 
+from trainer.command_line import parse
 from trainer.deploy import Policy
 from trainer.engines.mjcf.model import build_model
+from trainer.names import did_you_mean
 from trainer.tasks.contract import Contract
 from trainer.tasks.physics import PHYSICS_DT
 from trainer.tasks.robots import ROBOTS, RobotSpec
@@ -165,14 +166,8 @@ class RunConfig:
 
 def main(arguments: Sequence[str], prog: str = "p3 run-onnx") -> int:
     """Runs until the time is up or the robot has fallen, and prints how long the steps took."""
-    config = tyro.cli(RunConfig, args=list(arguments), prog=prog)
-    try:
-        if not config.seconds > 0:
-            raise ValueError(f"--seconds: expected a positive number, got {config.seconds}")
-        policy, simulation = load(config)
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
+    config = parse(RunConfig, arguments, prog)
+    policy, simulation = load(config)
     contract = policy.contract
     print(
         f"{config.policy}: {policy.metadata['p3_task']}, {policy.metadata['p3_method']}, {contract.robot} with"
@@ -195,9 +190,8 @@ def load(config: RunConfig) -> tuple[Policy, Simulation]:
     if config.terrain == PLANE:
         return policy, Simulation(robot, None, policy.contract)
     if config.terrain not in TERRAINS:
-        raise ValueError(f"--terrain: expected one of {', '.join((PLANE, *TERRAINS))}, got {config.terrain!r}")
-    if not 0 <= config.difficulty <= 1:
-        raise ValueError(f"--difficulty: expected 0 to 1, got {config.difficulty}")
+        hint = did_you_mean(config.terrain, (PLANE, *TERRAINS))
+        raise ValueError(f"--terrain: expected one of {', '.join((PLANE, *TERRAINS))}, got {config.terrain!r}{hint}")
     terrain = make_terrain(config.terrain, config.difficulty, np.random.default_rng(config.seed))
     return policy, Simulation(robot, terrain, policy.contract)
 

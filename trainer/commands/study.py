@@ -15,6 +15,7 @@ from typing import Annotated
 import tyro
 
 from trainer.algorithms.presets import task_of
+from trainer.command_line import parse
 from trainer.commands import planned_study
 from trainer.config import TrainConfig
 from trainer.processes import cores
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str], prog: str = "p3 study") -> int:
 
 def _study(study: Study, arguments: Sequence[str], prog: str) -> int:
     default = StudyConfig(methods=study.methods, seeds=study.seeds, reference=study.reference)
-    config = tyro.cli(StudyConfig, args=list(arguments[1:]), default=default, prog=prog)
+    config = parse(StudyConfig, arguments[1:], prog, default)
     failed = False
     try:
         settings = _settings(study, config)

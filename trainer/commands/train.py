@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tyro
-
+from trainer.command_line import parse
 from trainer.config import TrainConfig
 
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:
     """Trains as the command line says; returns as `trainer.commands.train_run.start`."""
-    config = tyro.cli(TrainConfig, args=list(arguments), prog=prog)
+    config = parse(TrainConfig, arguments, prog)
     from trainer.commands.train_run import start  # noqa: PLC0415  with it comes torch
 
     return start(config, arguments, prog)

@@ -8,14 +8,16 @@ import math
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import tyro
-
+from trainer.algorithms.methods import parse_method
 from trainer.algorithms.presets import FEWEST_ENVS, resolve, task_of
+from trainer.command_line import parse
 from trainer.config import ResolvedConfig, TrainConfig
 from trainer.engines.registry import EnvMaker, make_env
+from trainer.evaluation.look import look_in_a_process
 from trainer.evaluation.while_training import TrainingEvaluation
 from trainer.models.ranks import LostRank, Ranks
 from trainer.processes import cores
@@ -31,9 +33,17 @@ from trainer.training.branch import check_branch, settings_of_trunk
 from trainer.training.distributed import MEETING_POINT, is_launched, join, leave
 from trainer.training.interrupt import Interrupt, Interrupted
 from trainer.training.launch import launch
+from trainer.training.memory import check_memory
 from trainer.training.recovery import Diverged
 from trainer.training.runner import Runner
 from trainer.training.warm_start import read_weights, with_sizes_of
+
+LOOK_FROM = 50
+"""Iterations from which on a policy is worth a look at the end of its training: some seconds of episodes."""
+_NEW_ON_RESUME = ("resume", "run_dir", "iterations", "max_minutes", "processes")
+"""Settings that a resumed run takes from its command line."""
+_OF_THE_BEGINNING = ("set", "settings", "init_from", "branch_from")
+"""Settings that say how a run begins, which a resumed run does not take at all."""
 
 
 def start(config: TrainConfig, arguments: Sequence[str], prog: str) -> int:
@@ -78,9 +88,55 @@ def with_trunk(config: TrainConfig, arguments: Sequence[str], prog: str) -> Trai
         FileNotFoundError: There is no such checkpoint to branch from.
         ValueError: It cannot be branched from.
     """
-    if config.branch_from is None or config.resume:
+    if config.run_dir == Path():
+        raise ValueError("--run-dir: expected the name of a directory, got none")
+    if config.switch_at and parse_method(config.method).changes == 0:
+        raise ValueError(f"--switch-at: {config.method} has one phase and changes to no other, expected no iteration")
+    if config.resume:
+        refuse_contradictions(config, arguments, prog)
         return config
-    return tyro.cli(TrainConfig, args=list(arguments), prog=prog, default=settings_of_trunk(config.branch_from))
+    if config.branch_from is None:
+        return config
+    return parse(TrainConfig, arguments, prog, settings_of_trunk(config.branch_from))
+
+
+def refuse_contradictions(config: TrainConfig, arguments: Sequence[str], prog: str) -> None:
+    """A resumed run keeps its settings: one that is given may only say what it is.
+
+    Args:
+        config: As the command line gives it.
+        arguments: The command line, which is read again on top of the run's own settings.
+        prog: For messages.
+
+    Raises:
+        ValueError: Naming each option that contradicts the run.
+    """
+    run_dir = resolve(dataclasses.replace(config, set=(), settings=None)).run_dir
+    path = run_dir / "config.json"
+    if not path.exists():
+        return  # said when the run is looked for
+    saved = load_config(path)
+    asked = parse(TrainConfig, arguments, prog, saved)
+    wrong = [f"--{name} {_shown(here)}, not {_shown(there)}" for name, here, there in _differences(saved, asked)]
+    if wrong:
+        raise ValueError(
+            f"--resume: {run_dir} goes on with its own settings, which contradict what is given: it has"
+            f" {'; '.join(wrong)}. Leave these options out, or begin another run"
+        )
+
+
+def _differences(saved: Any, asked: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Option, the run's value and what was asked for, of every setting that a resume cannot change."""
+    for field in dataclasses.fields(saved):
+        here, there = getattr(saved, field.name), getattr(asked, field.name)
+        if dataclasses.is_dataclass(here):
+            yield from _differences(here, there, f"{prefix}{field.name}.")
+        elif here != there and f"{prefix}{field.name}" not in (*_NEW_ON_RESUME, *_OF_THE_BEGINNING):
+            yield f"{prefix}{field.name}".replace("_", "-"), here, there
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _say_what_is_idle(given: TrainConfig, settings: ResolvedConfig) -> None:
@@ -180,7 +236,14 @@ def _conclude(run_dir: Path, prog: str) -> None:
     try:
         for line in _summary(run_dir):
             print(line)
+        worth_a_look = _iterations(run_dir) >= LOOK_FROM
+        if worth_a_look:
+            print(look_in_a_process(run_dir), flush=True)
         print(f"report: {write_report(run_dir).resolve()}")
+        if worth_a_look:
+            print(
+                f"next:  p3 play {run_dir}\n       p3 eval {run_dir} --latent mean sample\n       p3 export {run_dir}"
+            )
     except OSError as error:  # a full disk; `p3 report` can make up for it
         print(f"{prog}: no report: {error.strerror or error}", file=sys.stderr)
 
@@ -202,8 +265,8 @@ def _settings(config: TrainConfig, started: int | None = None) -> ResolvedConfig
         if config.init_from is not None:
             sizes = read_weights(str(config.init_from)).config.model
             config = dataclasses.replace(config, model=with_sizes_of(config.model, sizes))
-        return resolve(config)
-    for option in ("set", "settings", "init_from", "branch_from"):
+        return _affordable(resolve(config))
+    for option in _OF_THE_BEGINNING:
         if getattr(config, option):
             raise ValueError(f"--{option.replace('_', '-')}: a resumed run keeps its own; not together with --resume")
     run_dir = resolve(config).run_dir
@@ -219,7 +282,14 @@ def _settings(config: TrainConfig, started: int | None = None) -> ResolvedConfig
         run_dir=run_dir,
         processes=config.processes or saved.processes or 1,  # none in a file of version 0.1.0: one process
     )
-    return resolve(continued)
+    return _affordable(resolve(continued))
+
+
+def _affordable(config: ResolvedConfig) -> ResolvedConfig:
+    """The settings, if this machine has the memory for their environments."""
+    if config.engine == "mujoco":
+        check_memory("--num-envs", config.num_envs, task_of(config), config.ppo.num_steps_per_env)
+    return config
 
 
 def _begin(given: TrainConfig, stack: contextlib.ExitStack, ranks: Ranks) -> ResolvedConfig:
@@ -252,6 +322,12 @@ def _wandb(config: ResolvedConfig) -> WandbSettings | None:
         id=path.read_text(encoding="utf-8").strip(),
         config=dataclasses.asdict(config),
     )
+
+
+def _iterations(run_dir: Path) -> int:
+    """How many are in the log."""
+    rows = read_metrics(run_dir)
+    return int(rows[-1]["iteration"] or 0) if rows else 0
 
 
 def _summary(run_dir: Path) -> list[str]:

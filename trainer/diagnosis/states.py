@@ -170,7 +170,7 @@ def _algorithm(checkpoint: RunCheckpoint, env: MujocoEnv, task: str | None) -> P
     try:
         # A copy: an optimiser takes the tensors of its state as they are and then changes them.
         algorithm.load(copy.deepcopy(content["algorithm"]), checkpoint.loaded, True)
-    except RuntimeError as error:  # torch's, about shapes
+    except ValueError as error:
         if task in (None, checkpoint.config.task):
             raise
         raise ValueError(

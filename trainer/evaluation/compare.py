@@ -17,6 +17,7 @@ from trainer.evaluation.episodes import PLANE, Episodes, default_terrains, run_e
 from trainer.evaluation.table import Row
 from trainer.runs.policy import Act, Candidate, acting_in
 from trainer.tasks import LocomotionTask, TaskConfig
+from trainer.training.memory import check_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,7 @@ def compare(
         ValueError: A policy's contract does not fit, or a setting cannot be.
     """
     terrains = config.terrains or default_terrains(task)
+    check_memory("--episodes", config.episodes, task)
     grades: Sequence[float | None] = (None,) if set(terrains) == {PLANE} else config.difficulty
     parts = [(grade, strength, terrain) for grade in grades for strength in config.strengths for terrain in terrains]
     trial_tasks = [trial_task(task, t, s, config.seconds, pushes=config.pushes) for _, s, t in parts]

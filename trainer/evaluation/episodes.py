@@ -10,6 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.engines.env import TaskEnv, one_thread
+from trainer.names import did_you_mean
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.actuation import MOTOR_FACTORS
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
@@ -189,7 +190,8 @@ def trial_task(config: TaskConfig, terrain: str, strength: float, seconds: float
         ValueError: There is no such terrain, or the strength is negative.
     """
     if terrain != PLANE and terrain not in TERRAINS:
-        raise ValueError(f"--terrains: expected some of {', '.join((PLANE, *TERRAINS))}, got {terrain!r}")
+        hint = did_you_mean(terrain, (PLANE, *TERRAINS))
+        raise ValueError(f"--terrains: expected some of {', '.join((PLANE, *TERRAINS))}, got {terrain!r}{hint}")
     if not strength >= 0:
         raise ValueError(f"--strengths: expected numbers >= 0, got {strength}")
     dynamics, noise = scaled_dynamics(config.dynamics, strength), scaled_noise(config.noise, strength)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.report.diagnostics import diagnostics_section
+from trainer.report.learnt import learnt_section
 from trainer.runs.files import replace_file
 from trainer.runs.metrics import Record, estimator_name, read_metrics
 from trainer.training.progress import format_duration
@@ -102,7 +103,7 @@ def write_report(run_dir: Path) -> Path:
     changes = _estimator_changes(records)
     draw = _drawing()
     title = html.escape(f"Run {run_dir.resolve().name}")
-    body = [f"<h1>{title}</h1>", _headline(records, series, changes)]
+    body = [f"<h1>{title}</h1>", learnt_section(run_dir, changes), _headline(records, series, changes)]
     if draw is None:
         body.append(f"<p>{html.escape(MISSING)}</p>")
     diagnostics = diagnostics_section(run_dir)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import ModelConfig, PpoConfig, TrainConfig
+from trainer.ranges import check_types
 from trainer.runs.files import replace_file
 
 
@@ -55,4 +56,6 @@ def config_of(values: Mapping[str, Any]) -> TrainConfig:
     for name in ("set", "eval_difficulty"):
         if name in top:
             top[name] = tuple(top[name])
-    return TrainConfig(**top, ppo=PpoConfig(**ppo), model=ModelConfig(**model))
+    settings = TrainConfig(**top, ppo=PpoConfig(**ppo), model=ModelConfig(**model))
+    check_types(settings)
+    return settings

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.algorithms.presets import filled, task_of
 from trainer.config import ResolvedConfig
+from trainer.names import did_you_mean
 from trainer.runs.checkpoint import best_path, latest_checkpoint, load_checkpoint, read_torch_file
 from trainer.runs.config_file import load_config
 from trainer.runs.policy_file import is_policy, pretrained, read_policy
@@ -113,8 +113,7 @@ def _carried(name: str) -> Path:
     known = pretrained()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = did_you_mean(name, known)
     carried = f"; the package carries {', '.join(known)}" if known else ""
     raise FileNotFoundError(f"CHECKPOINT: no run directory, no file and no policy {name}{hint}{carried}")
 

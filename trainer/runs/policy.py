@@ -17,6 +17,7 @@ from torch import Tensor
 
 from p3kernels.estimators import Estimator
 from trainer.algorithms.methods import parse_method
+from trainer.algorithms.plug_in import mismatch
 from trainer.algorithms.rsl_rl_config import rsl_rl_config
 from trainer.algorithms.schedule import EstimatorSchedule
 from trainer.config import ResolvedConfig
@@ -75,7 +76,10 @@ def load_candidate(source: str | Path) -> Candidate:
     path = found.path
     task = LocomotionTask(found.task)
     actor = make_actor(found.config, task)
-    actor.load_state_dict(found.content["algorithm"]["actor_state_dict"])
+    try:
+        actor.load_state_dict(found.content["algorithm"]["actor_state_dict"])
+    except (RuntimeError, KeyError) as error:
+        raise ValueError(f"{path}: other networks than its settings say: {mismatch(error)}") from error
     actor.estimator = _estimator(found.config, found.content["algorithm"])
     saved = found.content.get("contract")
     try:

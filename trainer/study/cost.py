@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 
 from p3kernels.bench import memory
 from trainer.algorithms.methods import parse_method
+from trainer.command_line import parse
 from trainer.runs.files import replace_file
 from trainer.study.pool import python_command
 from trainer.study.section import merge, paragraph, table
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str], prog: str = "p3 study cost") -> int:
     Returns:
         0; 1 if a method's memory could not be measured although this system can; 2 for what cannot begin.
     """
-    config = tyro.cli(CostConfig, args=list(arguments), prog=prog)
+    config = parse(CostConfig, arguments, prog)
     try:
         _check(config)
         begin = time.monotonic()

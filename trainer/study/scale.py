@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
 from trainer.algorithms.methods import parse_method
+from trainer.command_line import parse
 from trainer.runs.files import replace_file
 from trainer.study.cost import METHODS, PAPER
 from trainer.study.count import Count, count_update
@@ -86,7 +85,7 @@ def main(arguments: Sequence[str], prog: str = "p3 study scale") -> int:
     Returns:
         0; 2 for what cannot begin.
     """
-    config = tyro.cli(ScaleConfig, args=list(arguments), prog=prog)
+    config = parse(ScaleConfig, arguments, prog)
     try:
         _check(config)
         counts = count_methods(config.methods, config.counted)

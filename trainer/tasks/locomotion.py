@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from trainer.names import did_you_mean
 from trainer.tasks.contract import Contract
 from trainer.tasks.interface import contract_of
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
@@ -92,13 +93,15 @@ class TaskConfig:
     def __post_init__(self) -> None:
         for name in self.rewards:
             if name not in TERMS:
-                raise ValueError(f"task {self.name}: no reward term {name!r}; the terms are {', '.join(TERMS)}")
+                hint = did_you_mean(name, TERMS)
+                raise ValueError(f"task {self.name}: no reward term {name!r}{hint}; the terms are {', '.join(TERMS)}")
         for name in self.proprio:
             if name not in PROPRIO_TERMS:
                 raise ValueError(f"task {self.name}: no proprioception {name!r}; expected some of {PROPRIO_TERMS}")
         for name in self.terrains:
             if name not in TERRAINS:
-                raise ValueError(f"task {self.name}: no terrain {name!r}; the terrains are {', '.join(TERRAINS)}")
+                hint, known = did_you_mean(name, TERRAINS), ", ".join(TERRAINS)
+                raise ValueError(f"task {self.name}: no terrain {name!r}{hint}; the terrains are {known}")
         limits = {
             "num_levels": (2, math.inf),
             "tile_variants": (1, math.inf),

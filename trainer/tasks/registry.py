@@ -6,12 +6,12 @@ installed packages alone: a run directory names its task and holds the settings 
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 
 import torch
 
+from trainer.names import did_you_mean
 from trainer.tasks.g1 import G1_FLAT, G1_PARKOUR
 from trainer.tasks.locomotion import LocomotionTask, TaskConfig, by_the_paper
 from trainer.tasks.walker import WALKER_PARKOUR
@@ -103,9 +103,7 @@ def find_task(name: str) -> TaskConfig:
         ValueError: There is none, or its package does not give it.
     """
     if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"task: no task {name!r}{hint}; the tasks are {', '.join(TASKS)}")
+        raise ValueError(f"task: no task {name!r}{did_you_mean(name, TASKS)}; the tasks are {', '.join(TASKS)}")
     return TASKS[name]
 
 

@@ -7,7 +7,6 @@ is checked by its type, and is saved.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import re
@@ -18,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.names import did_you_mean
 from trainer.tasks.locomotion import PROPRIO_TERMS, TaskConfig
 from trainer.tasks.randomization import Range
 from trainer.tasks.rewards import TERMS
@@ -201,7 +201,7 @@ def _rebuilt(config: Any, values: Mapping[str, Any], *, whole_tables: bool, wher
     for name, value in values.items():
         path = f"{where}.{name}" if where else name
         if name not in hints:
-            raise ValueError(f"{path}: no such setting{_near(name, hints)}; the settings are {', '.join(hints)}")
+            raise ValueError(f"{path}: no such setting{did_you_mean(name, hints)}; the settings are {', '.join(hints)}")
         present = getattr(config, name)
         if dataclasses.is_dataclass(present):
             if isinstance(value, _Text) or not isinstance(value, Mapping):
@@ -325,7 +325,7 @@ _SCALARS: dict[Any, Any] = {bool: _bool, int: _int, float: _float, str: _str}
 def _check_choice(name: str, path: str) -> None:
     choices = _CHOICES.get(path)
     if choices is not None and name not in choices:
-        raise ValueError(f"{path}: no {name!r}{_near(name, choices)}; there are {', '.join(choices)}")
+        raise ValueError(f"{path}: no {name!r}{did_you_mean(name, choices)}; there are {', '.join(choices)}")
 
 
 def _check_bounds(value: Any, path: str) -> None:
@@ -335,11 +335,6 @@ def _check_bounds(value: Any, path: str) -> None:
         if isinstance(number, int | float) and not isinstance(number, bool) and not low <= number <= high:
             expected = f"{low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
             raise ValueError(f"{path}: expected {expected}, got {number:g}")
-
-
-def _near(name: str, names: Collection[str]) -> str:
-    found = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def _toml(text: str) -> dict[str, Any]:

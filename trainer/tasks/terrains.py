@@ -33,12 +33,13 @@ The courses are 10 x 4 m, from a platform of 2 x 4 m along +x to another one. Th
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+
+from trainer.names import did_you_mean
 
 PIT_FLOOR = -1.0
 """Height, in metres, that a height scan sees where there is no box."""
@@ -103,9 +104,7 @@ def make_terrain(name: str, difficulty: float, rng: np.random.Generator) -> Terr
         ValueError: `name` is not known, or `difficulty` is outside [0, 1] or NaN.
     """
     if name not in TERRAINS:
-        near = difflib.get_close_matches(str(name), TERRAINS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"name: expected one of {', '.join(TERRAINS)}, got {name!r}{hint}")
+        raise ValueError(f"name: expected one of {', '.join(TERRAINS)}, got {name!r}{did_you_mean(name, TERRAINS)}")
     if not 0 <= difficulty <= 1:
         raise ValueError(f"difficulty: expected a number in [0, 1], got {difficulty}")
     return TERRAINS[name](float(difficulty), rng)

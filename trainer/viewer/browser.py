@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -84,7 +86,12 @@ class BrowserViewer:
 
 
 def serve(session: Session, title: str, *, host: str, port: int, seconds: float | None, plain: bool) -> None:
-    """Serves the page, says where, and goes on until Ctrl-C."""
+    """Serves the page, says where, and goes on until Ctrl-C.
+
+    Raises:
+        ValueError: It cannot be served at this address.
+    """
+    check_address(host, port)
     with _quiet():
         server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
     try:
@@ -108,3 +115,22 @@ def _quiet() -> Iterator[None]:
     """viser tells in its own way where it listens and that it stopped, whatever it is asked to."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
+
+
+def check_address(host: str, port: int) -> None:
+    """Refuses an address that nothing can listen at: viser would wait for its own server for ever.
+
+    A port that is taken is no obstacle, since the next free one is used.
+    """
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"--host: {host!r} is no address of this machine ({error})") from error
+    with socket.socket(kind, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(address)
+        except PermissionError as error:
+            raise ValueError(f"--port: {port} may not be used ({error.strerror}); try 8080") from error
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ValueError(f"--host: cannot serve at {host!r}: {error.strerror}") from error

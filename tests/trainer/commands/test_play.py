@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.trainer.small_runs import small
 
-from trainer.commands.play import PlayConfig, choose_viewer, main
+from trainer import cli
+from trainer.commands.play import PlayConfig, choose_viewer
 from trainer.runs.config_file import save_config
 from trainer.viewer.clock import GIVE_UP, MOST_SKIPPED, Clock
 from trainer.viewer.offscreen import why_not
@@ -119,7 +120,7 @@ def test_what_mujoco_gl_asks_for_is_not_replaced(run):
 def test_wrong_arguments_are_one_line(arguments, message, run, capsys, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    assert main([str(run), *arguments]) == 2
+    assert cli.main(["play", str(run), *arguments]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1
@@ -129,13 +130,13 @@ def test_wrong_runs_difficulties_and_terrains_are_one_line(run, capsys):
     for arguments, message in (
         ([run.parent / "nothing"], "CHECKPOINT: no run directory, no file and no policy"),
         ([run / "model_7.pt"], "model_7.pt"),
-        ([run / "model_1.pt", "--difficulty", 99], "--difficulty: expected numbers in [0, 1], got 99"),
+        ([run / "model_1.pt", "--difficulty", 99], "--difficulty: expected 0 to 1, got 99"),
         (
             [run / "model_1.pt", "--terrain", "ice"],
             "terrain: expected one of stairs, gaps, single_row_stones, flat, got 'ice'",
         ),
     ):
-        assert main([*map(str, arguments), "--viewer", "browser", "--seconds", "0.1"]) == 2
+        assert cli.main(["play", *map(str, arguments), "--viewer", "browser", "--seconds", "0.1"]) == 2
         said = capsys.readouterr().err
         assert message in said
         assert len(said.splitlines()) == 1

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.trainer.small_runs import assert_same, flattened, small
 
+from trainer import cli
 from trainer.commands import diagnose
 from trainer.diagnosis.files import CAPTIONS
 from trainer.diagnosis.numbers import Sizes
@@ -165,7 +166,7 @@ def test_only_a_later_checkpoint_has_one_before(run):
 
 def test_a_certain_latent_is_nothing_to_diagnose(tmp_path, capsys):
     folder = trained(tmp_path / "run", "ae")
-    assert diagnose.main([str(folder), "--quick"]) == 2
+    assert cli.main(["diagnose", str(folder), "--quick"]) == 2
     message = capsys.readouterr().err
     assert "nothing to diagnose: ae has no latent distribution" in message
     assert not (folder / "diagnose").exists()
@@ -185,11 +186,11 @@ def test_mistakes_are_one_line_that_names_the_argument(run, tmp_path, capsys):
         ([run, "--task", "walker"], "--task: no task 'walker'"),
         ([run, "--states", "1"], "--states: expected at least 2, got 1"),
         ([run, "--num-envs", "0"], "--num-envs: expected at least 2, got 0"),
-        ([run, "--seed", "-1"], "--seed: expected 0 <= seed"),
+        ([run, "--seed", "-1"], "--seed: expected at least 0, got -1"),
         ([run / "model_3.pt", run / "model_3.pt"], "CHECKPOINT: expected each checkpoint once"),
     )
     for arguments, message in cases:
-        assert diagnose.main([*map(str, arguments), "--quick"]) == 2, message
+        assert cli.main(["diagnose", *map(str, arguments), "--quick"]) == 2, message
         captured = capsys.readouterr().err.splitlines()[-1]
         assert captured.startswith("p3 diagnose: ")
         assert message in captured

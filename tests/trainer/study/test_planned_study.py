@@ -188,8 +188,8 @@ class TestPlans:
             (["--seeds", "2000"], "--eval-seed: 2000 is a seed of the trainings"),
             (["--iterations", "405"], "--iterations: expected a multiple of --save-interval 10, got 405"),
             (["--iterations", "340"], "needs 4 checkpoints of its own, expected at least 350, got 340"),
-            (["--eval-difficulties", "2"], "--eval-difficulties: expected numbers in [0, 1]"),
-            (["--num-envs", "0"], "--num-envs: expected 1 to"),
+            (["--eval-difficulties", "2"], "--eval-difficulties: expected 0 to 1"),
+            (["--num-envs", "0"], "--num-envs: expected at least 1"),
             (["--docs", "nowhere.md"], "--docs: no page nowhere.md"),
         ],
     )

@@ -406,7 +406,7 @@ def test_what_a_seed_shares(tmp_path):
         (["--num-envs", "0"], "--num-envs: expected 1 to 1e+09"),
         (["--jobs", "0"], "--jobs: expected at least 1"),
         (["--task", "walker"], "--task: no task 'walker'"),
-        (["--eval-difficulty", "6"], "--eval-difficulty: expected a number in [0, 1], got 6"),
+        (["--eval-difficulty", "6"], "--eval-difficulty: expected 0 to 1, got 6"),
         (["--docs", "nowhere.md"], "--docs: no page nowhere.md"),
     ],
 )
