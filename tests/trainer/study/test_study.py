@@ -403,7 +403,7 @@ def test_what_a_seed_shares(tmp_path):
         (["--methods", "mm"], "--reference: 'vae' is none of the methods mm"),
         (["--seeds", "1", "1"], "--seeds: 1 more than once"),
         (["--seeds", "1000"], "--eval-seed: 1000 is a seed of the trainings"),
-        (["--num-envs", "0"], "--num-envs: expected 1 to 1e+09"),
+        (["--num-envs", "0"], "--num-envs: expected at least 1, got 0"),
         (["--jobs", "0"], "--jobs: expected at least 1"),
         (["--task", "walker"], "--task: no task 'walker'"),
         (["--eval-difficulty", "6"], "--eval-difficulty: expected 0 to 1, got 6"),

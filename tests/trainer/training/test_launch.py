@@ -169,7 +169,7 @@ def test_the_default_is_a_process_a_core(monkeypatch):
     ("options", "message"),
     [
         (("--processes", "4"), "--num-envs: 6 do not divide evenly over 4 processes"),
-        (("--processes", "0"), "--processes: expected 1 to 4096, got 0"),
+        (("--processes", "0"), "--processes: expected at least 1, got 0"),
         (("--processes", "6", "--ppo.num-mini-batches", "8"), "8 is more than the rollout's 6 samples"),
     ],
 )
