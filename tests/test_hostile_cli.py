@@ -1,7 +1,7 @@
 """A hostile afternoon with the commands: any setting of any command is taken, or refused in words that name it.
 
 No example starts a training, a simulator or a page: where the work would begin, `Started` is raised instead.
-P3_TEST_ALL=1 (`make test-all`) tries many more.
+`make test-all` tries many more.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import importlib
 import io
 import json
 import math
-import os
 import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, seed, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from trainer import cli
@@ -31,7 +30,6 @@ from trainer.runs.config_file import save_config
 from trainer.study import cost, scale
 from trainer.viewer import browser
 
-EXAMPLES = 1200 if "P3_TEST_ALL" in os.environ else 80
 SETTINGS = {
     "train": TrainConfig,
     "eval": evaluate.EvalConfig,
@@ -188,20 +186,21 @@ def assert_in_range(arguments: tuple[str, ...]) -> None:
             assert value in ranges[option], arguments
 
 
-@seed(22)
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-@given(command_lines())
-@example(("train", "--ppo.gamma", "nan"))
-def test_taken_or_refused_in_words(arguments):
+def taken_or_refused_in_words(arguments: tuple[str, ...]) -> None:
     outcome = p3(*arguments)
     assert_clean(arguments, outcome)
     if outcome.code == "started":
         assert_in_range(arguments)
+
+
+def swept(examples: int) -> Any:
+    """The same check of so many command lines, drawn from one seed."""
+    options = settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    return seed(22)(options(given(command_lines())(taken_or_refused_in_words)))
+
+
+test_some_command_lines = swept(80)
+test_many_command_lines = pytest.mark.sweep(swept(1200))
 
 
 FOUND = {

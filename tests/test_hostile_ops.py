@@ -2,7 +2,7 @@
 
 Every example is one call of a public op or estimator whose arguments were twisted at random. A clean error is a
 `ValueError`, `TypeError` or `NotImplementedError` that begins with an argument's name. A right answer is that of the
-reference backend in float64 on plain copies of the same values. P3_TEST_ALL=1 (`make test-all`) tries many more.
+reference backend in float64 on plain copies of the same values. `make test-all` tries many more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-import os
 import re
 import threading
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from torch import Tensor, nn
 
 import p3kernels
 
-EXAMPLES = 1500 if "P3_TEST_ALL" in os.environ else 60
 TWICE = "cannot differentiate twice"
 """How the kernels begin to say that they have first derivatives alone."""
 CLEAN = (ValueError, TypeError, NotImplementedError)
@@ -269,16 +267,7 @@ def dtype_of(call: Call) -> torch.dtype:
     return value.dtype if isinstance(value, Tensor) and value.dtype in TOLERANCES else torch.float32
 
 
-@seed(22)
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    derandomize=False,
-    suppress_health_check=list(HealthCheck),
-)
-@given(hostile_calls())
-def test_clean_error_or_right_answer(example):
+def clean_error_or_right_answer(example: tuple[Call, str, bool]) -> None:
     call, mode, right = example
     try:
         found = outputs_in(mode, call)
@@ -293,6 +282,16 @@ def test_clean_error_or_right_answer(example):
         return
     expected = call.run("reference", {name: as_reference(value) for name, value in call.arguments.items()})
     assert_right(found, expected, dtype_of(call))
+
+
+def swept(examples: int) -> Any:
+    """The same check of so many calls, drawn from one seed."""
+    options = settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    return seed(22)(options(given(hostile_calls())(clean_error_or_right_answer)))
+
+
+test_some_calls = swept(60)
+test_many_calls = pytest.mark.sweep(swept(1500))
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
