@@ -38,6 +38,13 @@ def test_tasks_know_no_engine():
             assert not any("engine" in name or "mujoco" in name for name in names), file
 
 
+@pytest.mark.parametrize("name", list(TASKS))
+def test_diving_forward_does_not_pay(name):
+    """A fall costs, and progress comes in over more time than the 1.4 s that a robot lives which only falls."""
+    assert TASKS[name].fall_penalty > 0
+    assert TASKS[name].progress_ramp > 1.4
+
+
 def test_unknown_task_is_named_with_the_nearest():
     with pytest.raises(ValueError, match=r"'g1-flatt' \(did you mean 'g1-flat'\?\)"):
         make_task("g1-flatt")
