@@ -169,7 +169,7 @@ def assert_clean(arguments: tuple[str, ...], outcome: Outcome) -> None:
 
 
 def assert_in_range(arguments: tuple[str, ...]) -> None:
-    """Of what was taken: every number is finite and in its range."""
+    """What was taken is sound: every number is finite and in its range."""
     kind = SETTINGS[arguments[0]]
     ranges = ranges_of(kind)
     for part in ("ppo", "model", "limits"):

@@ -28,7 +28,7 @@ TWICE = "cannot differentiate twice"
 """How the kernels begin to say that they have first derivatives alone."""
 CLEAN = (ValueError, TypeError, NotImplementedError)
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-4}
-"""Of the answer's scale. In float32 the networks' products round too: a few times 1e-6 of sums of some ten terms."""
+"""Errors over the answer's scale. In float32 the networks' products round too: some 1e-6 of sums of some ten terms."""
 
 
 def numbers(*shape: int, positive: bool = False) -> Tensor:
@@ -262,7 +262,7 @@ def hostile_calls(draw: st.DrawFn) -> tuple[Call, str, bool]:
 
 
 def dtype_of(call: Call) -> torch.dtype:
-    """Of the first argument; under autocast half precision is raised to float32."""
+    """The dtype of the first argument; under autocast half precision is raised to float32."""
     value = next(iter(call.arguments.values()))
     return value.dtype if isinstance(value, Tensor) and value.dtype in TOLERANCES else torch.float32
 

@@ -62,7 +62,7 @@ class Problem:
     parameter: float
     """ELU's alpha or LeakyReLU's slope."""
     precision: str
-    """Of every product: "ieee", "tf32x3", "tf32" or "bf16"."""
+    """How every product rounds: "ieee", "tf32x3", "tf32" or "bf16"."""
 
     @property
     def latent_weight(self) -> Tensor:

@@ -32,7 +32,7 @@ from triton_kernels.linear_elu_moments import (
 from triton_kernels.linear_weight_gradients import weight_gradients
 
 SCRATCH_BYTES = 40 << 20
-"""Of an H100's 50 MB of L2; above it the layers are launched one by one."""
+"""Bytes kept between layers, of an H100's 50 MB of L2; above them the layers are launched one by one."""
 MOST_LAYERS = 8
 """Each layer is code of its own in the kernel that does all of them."""
 

@@ -18,14 +18,14 @@ from triton_kernels.launch import Config, block_of, row_bucket, start, tuned
 from triton_kernels.sampled_layers import LatentTile, near
 
 PROGRAMS = 264
-"""Of a weight's gradient, at least, where there are entries enough: two for each of an H100's 132 processors."""
+"""Programs of a weight's gradient, at least, where there are entries enough: two for each of an H100's 132 SMs."""
 SMALLEST_PART = 512
 """Entries that a partial sum of a weight's gradient is worth."""
 SUM_BLOCK = 256
 
 
 def linear_bwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
-    """Of `_sampled_linear_bwd_kernel`."""
+    """The configuration of `_sampled_linear_bwd_kernel`."""
     fma = precision == "ieee"
     default = {"BLOCK_M": block_of(entries, 32 if fma else 64), "BLOCK_I": block_of(inputs, 64), "BLOCK_O": 32}
     warps, stages = (4, 2) if fma else (8, 3)
@@ -78,14 +78,14 @@ def linear_backward(
 
 
 def weight_bwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
-    """Of `_sampled_linear_bwd_weight_kernel`."""
+    """The configuration of `_sampled_linear_bwd_weight_kernel`."""
     default = {"BLOCK_M": 32, "BLOCK_O": block_of(outputs, 64), "BLOCK_I": block_of(inputs, 64)}
     key = (inputs, outputs, precision, row_bucket(entries))
     return tuned("sampled_linear_bwd_weight_kernel", key, {**default, "num_warps": 4, "num_stages": 3})
 
 
 def latent_weight_bwd_config(entries: int, columns: int, outputs: int, precision: str) -> Config:
-    """Of `_latent_linear_bwd_weight_kernel`."""
+    """The configuration of `_latent_linear_bwd_weight_kernel`."""
     fma = precision == "ieee"
     default = {
         "BLOCK_M": 16 if fma else 32,
@@ -189,7 +189,7 @@ class WeightGradient:
 
 
 def latent_bwd_config(rows: int, columns: int, outputs: int, precision: str) -> Config:
-    """Of `_latent_linear_bwd_kernel`."""
+    """The configuration of `_latent_linear_bwd_kernel`."""
     default = {"BLOCK_M": block_of(rows, 64), "BLOCK_Z": block_of(columns, 64), "BLOCK_O": 32}
     key = (columns, outputs, precision, row_bucket(rows))
     return tuned("latent_linear_bwd_kernel", key, {**default, "num_warps": 8, "num_stages": 2})

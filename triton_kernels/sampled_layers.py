@@ -17,7 +17,7 @@ from triton_kernels.kernels.sampled_layers import _latent_linear_fwd_kernel, _sa
 from triton_kernels.launch import Config, block_of, row_bucket, start, tuned
 
 MOST_ROWS = 1024
-"""Of a block in any configuration."""
+"""Most rows of a block in any configuration."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class LatentTile:
 
     @property
     def noise_strides(self) -> tuple[int, ...]:
-        """Of sample, row and column."""
+        """Strides of sample, row and column."""
         return (0, 0, 0) if self.noise is None else self.noise.stride()
 
     @property
@@ -81,7 +81,7 @@ def near(x: Tensor) -> Tensor:
 
 
 def linear_fwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
-    """Of `_sampled_linear_fwd_kernel`."""
+    """The configuration of `_sampled_linear_fwd_kernel`."""
     fma = precision == "ieee"
     default = {
         "BLOCK_M": block_of(entries, 128),
@@ -120,7 +120,7 @@ def linear_forward(
 
 
 def latent_fwd_config(entries: int, columns: int, outputs: int, precision: str) -> Config:
-    """Of `_latent_linear_fwd_kernel`."""
+    """The configuration of `_latent_linear_fwd_kernel`."""
     default = {"BLOCK_M": block_of(entries, 64), "BLOCK_O": block_of(outputs, 128), "BLOCK_Z": 16}
     key = (columns, outputs, precision, row_bucket(entries))
     return tuned("latent_linear_fwd_kernel", key, {**default, "num_warps": 8, "num_stages": 2})

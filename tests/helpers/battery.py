@@ -90,7 +90,7 @@ def sliced(tensor: Tensor) -> Tensor:
 
 
 def one_element(tensor: Tensor) -> Tensor:
-    """Of the same shape, one number in all places, as `out.sum().backward()` brings it."""
+    """A tensor of the same shape, one number in all places, as `out.sum().backward()` brings it."""
     return tensor.view(-1)[:1].expand(tensor.shape)
 
 
@@ -289,7 +289,7 @@ class OpBattery:
                 self.assert_equal(f"gradient of {name} of {wanted}", gradients[name], everything[name])
 
     def wanted(self, count: int) -> Iterable[int]:
-        """Of how many inputs at once the gradient is asked for."""
+        """How many inputs at once have their gradient asked for."""
         return range(count + 1) if count <= 3 else (0, 1, count - 1)
 
     def test_no_gradient_graph_without_need(self, backend):

@@ -16,7 +16,7 @@ from helpers.battery import Inputs, OpBattery, run
 
 
 class DeviceBattery(OpBattery):
-    """As for the other backends, in float32 and bitwise, and with bfloat16."""
+    """The checks of the other backends, in float32 and bitwise, and with bfloat16."""
 
     backend: ClassVar[str] = "triton"
     dtypes = (torch.float32,)

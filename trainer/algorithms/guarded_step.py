@@ -80,9 +80,9 @@ class Tally:
         self._before: list[float] = []
         self._taken: list[Tensor] = []
         self.steps = 0
-        """Taken, of the epochs that were read."""
+        """Steps taken in the epochs that were read."""
         self.means: dict[str, float] = {}
-        """Of all steps that were taken in the epochs that were read."""
+        """Means over all steps that were taken in the epochs that were read."""
 
     def add(self, terms: Mapping[str, Tensor], taken: Tensor) -> None:
         """The terms of a step, 0-d each; they count where `taken`."""

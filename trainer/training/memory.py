@@ -10,7 +10,7 @@ from trainer.tasks.locomotion import SCAN_SIZE
 _SIMULATOR = 0.3e6, 0.6e6
 """Bytes of one environment's model and state on a plane and on terrains: measured of the G1, less of the walker."""
 _COPIES = 3
-"""Of a rollout's observations: stored, gathered for the update, and in the mirror."""
+"""Copies of a rollout's observations: stored, gathered for the update, and in the mirror."""
 
 
 def check_memory(option: str, number: int, task: TaskConfig, steps: int = 0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 ACTOR = (209, 512, 256, 128, 29)
 """The widths of the G1 actor."""
 STOCHASTIC = 110
-"""Of its inputs, the last ones."""
+"""Stochastic inputs, the last ones."""
 TRAINING_ROWS, ROLLOUT_ROWS = 24576, 4096
 NUM_SAMPLES = 15
 PRECISIONS = ("ieee", "tf32x3", "tf32", "bf16")

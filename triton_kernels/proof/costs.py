@@ -33,13 +33,13 @@ class Cost:
     l2_bytes: int
     """Asked of L2 and written to it by all programs."""
     flops: int
-    """Of the products, two a multiply-add; of kernels without products, of the arithmetic."""
+    """Operations of the products, two a multiply-add; of the arithmetic in kernels without products."""
     products: bool
     """Whether `flops` are matrix products, which tensor cores can do."""
     activations: int
     """Activations computed: what instructions an element are counted by."""
     trips: tuple[float, ...]
-    """Of a program, loop by loop."""
+    """Trips of a program, loop by loop."""
 
 
 def cdiv(a: int, b: int) -> int:

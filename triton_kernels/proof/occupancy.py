@@ -14,7 +14,7 @@ class SmLimits:
     warps: int
     blocks: int
     shared_bytes: int
-    """Of the SM, shared by its blocks."""
+    """Shared memory of the SM, which its blocks divide."""
     shared_bytes_per_block: int
     """The most one block may ask for."""
     reserved_shared_bytes: int = KIB
