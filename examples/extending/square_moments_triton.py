@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from triton_kernels import launch
+
 BLOCK = 512
 
 
@@ -40,8 +42,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     out_mean = torch.empty(mean.shape, dtype=torch.float32, device=mean.device)
     out_var = torch.empty_like(out_mean)
     if mean.numel() > 0:
-        grid = (triton.cdiv(mean.numel(), BLOCK),)
-        _square_moments_fwd_kernel[grid](mean, var, out_mean, out_var, mean.numel(), BLOCK=BLOCK)
+        grid = triton.cdiv(mean.numel(), BLOCK)
+        launch.start(_square_moments_fwd_kernel, grid, mean, var, out_mean, out_var, mean.numel(), BLOCK=BLOCK)
     return out_mean, out_var
 
 
@@ -50,7 +52,7 @@ def backward(d_out_mean: Tensor, d_out_var: Tensor, mean: Tensor, var: Tensor) -
     mean, var = mean.contiguous(), var.contiguous()
     d_mean, d_var = torch.empty_like(mean), torch.empty_like(var)
     if mean.numel() > 0:
-        grid = (triton.cdiv(mean.numel(), BLOCK),)
-        incoming = (d_out_mean.contiguous(), d_out_var.contiguous())
-        _square_moments_bwd_kernel[grid](*incoming, mean, var, d_mean, d_var, mean.numel(), BLOCK=BLOCK)
+        grid = triton.cdiv(mean.numel(), BLOCK)
+        arguments = (d_out_mean.contiguous(), d_out_var.contiguous(), mean, var, d_mean, d_var, mean.numel())
+        launch.start(_square_moments_bwd_kernel, grid, *arguments, BLOCK=BLOCK)
     return d_mean, d_var
