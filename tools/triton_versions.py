@@ -20,8 +20,33 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPILE = """
-import json, sys, triton
-from triton_kernels.proof.cases import collect, compiled
+import json, sys, torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton_kernels.proof.cases import collect
+
+TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32"}
+
+def kind(value):
+    if isinstance(value, tuple):
+        return tuple(map(kind, value))
+    if isinstance(value, torch.Tensor):
+        return TYPES[value.dtype]
+    if value is None:
+        return "constexpr"
+    return "fp32" if isinstance(value, float) else "i32" if -(2**31) <= value < 2**31 else "i64"
+
+def compiled(launch, arch):
+    # Without the JIT's specialisation, whose functions have other names in every version.
+    signature, constants = {}, {}
+    for parameter in launch.kernel.params:
+        value = launch.arguments[parameter.name]
+        signature[parameter.name] = "constexpr" if parameter.is_constexpr else kind(value)
+        if signature[parameter.name] == "constexpr":
+            constants[parameter.name] = value
+    target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    triton.compile(ASTSource(launch.kernel, signature, constants, {}), target=target, options=launch.options)
+
 found = {}
 for arch in sys.argv[1:]:
     chosen = {}

@@ -12,9 +12,17 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from helpers.device_battery import on_gpu
 from helpers.native_build import built, missing
 
 from p3kernels import backends
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`pytest -m gpu` on a machine with a GPU runs the batteries there, without the shim."""
+    if config.option.markexpr == "gpu" and torch.cuda.is_available():
+        on_gpu(items, Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def cotangents_of(outputs: Iterable[Tensor]) -> list[Tensor]:
     """Incoming gradients, the same for every dtype and call; positive, so that a lone element does not cancel."""
     generator = torch.Generator().manual_seed(7)
-    return [0.5 + torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) for out in outputs]
+    return [0.5 + torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out) for out in outputs]
 
 
 def run(
@@ -84,7 +84,7 @@ def transposed(tensor: Tensor) -> Tensor:
 
 def sliced(tensor: Tensor) -> Tensor:
     """The same numbers, every second of a larger tensor that is NaN in between."""
-    whole = torch.full((*tensor.shape, 2), math.nan, dtype=tensor.dtype)
+    whole = tensor.new_full((*tensor.shape, 2), math.nan)
     whole[..., 0] = tensor
     return whole[..., 0]
 

@@ -1,11 +1,13 @@
 """The checks that every op inherits on a backend for GPUs, executed on a CPU; truth as in tests/helpers/battery.py.
 
-Triton kernels run in the interpreter, CUDA kernels through the shim.
+Triton kernels run in the interpreter, CUDA kernels through the shim. On a GPU `pytest -m gpu tests/triton tests/cuda`
+runs the same checks there: see `on_gpu`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +15,22 @@ import torch
 from torch import Tensor
 
 from helpers.battery import Inputs, OpBattery, run
+
+place = {"device": "cpu"}
+"""Where the inputs of the batteries go."""
+
+
+def on_gpu(items: list[pytest.Item], folder: Path) -> list[pytest.Item]:
+    """Marks the batteries of a folder to run on a GPU, and returns its other tests, which need the CPU."""
+    place["device"] = "cuda"
+    others = []
+    for item in items:
+        if folder in item.path.parents:
+            if issubclass(getattr(item, "cls", None) or object, DeviceBattery):
+                item.add_marker(pytest.mark.gpu)
+            elif item.get_closest_marker("gpu") is None:
+                others.append(item)
+    return others
 
 
 class DeviceBattery(OpBattery):
@@ -29,6 +47,13 @@ class DeviceBattery(OpBattery):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.backends, cls.operator_backend = (cls.backend,), cls.backend
+        if "make_inputs" in vars(cls):
+            made = cls.make_inputs
+
+            def make_inputs(self: Any, size: tuple[int, ...], dtype: torch.dtype) -> Inputs:
+                return {name: tensor.to(place["device"]) for name, tensor in made(self, size, dtype).items()}
+
+            cls.make_inputs = make_inputs
 
     def call(self, inputs: Inputs, backend: str | None = None) -> tuple[Tensor, ...]:
         return super().call(inputs, self.backend)
@@ -58,7 +83,7 @@ class DeviceBattery(OpBattery):
     def test_autocast_computes_in_float32(self):
         inputs = self.make_inputs(self.sizes["odd"], torch.float32)
         expected, _ = run(self.call, inputs)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(place["device"], dtype=torch.bfloat16):
             outputs = self.call(inputs)
         for out, value in zip(outputs, expected, strict=True):
             assert out.dtype == torch.float32

@@ -1,4 +1,7 @@
-"""Every test here executes Triton kernels in triton's interpreter, so it needs TRITON_INTERPRET=1 from the start."""
+"""Every test here executes Triton kernels in triton's interpreter, so it needs TRITON_INTERPRET=1 from the start.
+
+Without that, where there is a GPU, the batteries of the ops run on it: `pytest -m gpu tests/triton`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from helpers.device_battery import on_gpu
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -21,9 +26,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return
     here = Path(__file__).parent
+    items = [item for item in items if here in item.path.parents]
+    if torch.cuda.is_available():
+        items = on_gpu(items, here)
     for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason="runs in triton's interpreter: set TRITON_INTERPRET=1"))
+        item.add_marker(pytest.mark.skip(reason="runs in triton's interpreter: set TRITON_INTERPRET=1"))
 
 
 @pytest.fixture
