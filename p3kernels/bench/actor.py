@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from p3kernels.bench.entry import SEED, Size, Tensors
+from triton_kernels.proof.actor import ACTOR, STOCHASTIC
 
-SIZES = (209, 512, 256, 128, 29)
-"""The paper's G1 actor."""
-LATENT = 110
+SIZES = ACTOR
+"""Widths of the paper's G1 actor."""
+LATENT = STOCHASTIC
 """How many of the inputs, the last ones, are stochastic."""
 ACTIONS = SIZES[-1]
 

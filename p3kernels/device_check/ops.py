@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 import p3kernels
+from p3kernels.bench.actor import LATENT
+from p3kernels.bench.actor import SIZES as ACTOR
 
 Inputs = dict[str, Tensor]
 """Flat: "weights.0", "weights.1", … are one list argument."""
@@ -20,8 +22,6 @@ PRECISIONS = ("ieee", "tf32x3", "tf32", "bf16")
 TOLERANCES = {"ieee": (1e-5, 1e-4), "tf32x3": (1e-5, 1e-4), "tf32": (1e-2, 1e-2), "bf16": (2e-2, 2e-2)}
 """Errors of outputs and gradients, over the largest expected element and beyond twice that of plain float32; tf32 and
 bf16: four times what rounding the operands costs (tools/dot_precision_error.py)."""
-ACTOR = (209, 512, 256, 128, 29)
-LATENT = 110
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from helpers.device_cases import LinearEluMomentsCases, MlpMomentsCases
 import p3kernels
 from p3kernels import reference
 from p3kernels.cuda import one_launch
-
-ACTOR = (209, 512, 256, 128, 29)
+from triton_kernels.proof.actor import ACTOR
 
 
 class TestLinearEluMoments(LinearEluMomentsCases):

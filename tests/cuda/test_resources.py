@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from p3kernels.cuda.resources import G1_SHARED_BYTES, compile_for, parse, table
+from triton_kernels.proof.actor import ACTOR
 
-ACTOR = [209, 512, 256, 128, 29]
 CONTEXT = 99
 
 SAID = """
@@ -37,8 +37,8 @@ def test_reads_what_ptxas_says(no_shim):
 @pytest.mark.parametrize("tile", [8, 16])
 def test_shared_memory_of_the_g1_actor(shim, tile):
     rows = 4096 if tile == 16 else 8
-    assert shim.moments_tile(ACTOR, rows, 132, 227 * 1024) == (tile, G1_SHARED_BYTES["MlpMoments", tile])
-    assert shim.actions_tile(ACTOR, CONTEXT, rows, 132, 227 * 1024) == (tile, G1_SHARED_BYTES["MlpActions", tile])
+    assert shim.moments_tile(list(ACTOR), rows, 132, 227 * 1024) == (tile, G1_SHARED_BYTES["MlpMoments", tile])
+    assert shim.actions_tile(list(ACTOR), CONTEXT, rows, 132, 227 * 1024) == (tile, G1_SHARED_BYTES["MlpActions", tile])
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
