@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ def record(session: Session, path: Path, seconds: float, width: int, height: int
     skip = max(rate // GIF_FPS, 1) if path.suffix == ".gif" else 1
     writer = _writer(path, (width, height), rate / skip)
     renderer = mujoco.Renderer(picture.model, height, width)
+    bar = _Bar(round(seconds * rate))
     try:
         for index in range(round(seconds * rate)):
             session.step()
@@ -37,9 +40,44 @@ def record(session: Session, path: Path, seconds: float, width: int, height: int
                 picture.refresh()
                 renderer.update_scene(picture.data, picture.camera)
                 writer.send(renderer.render().tobytes())
+            bar.show(index + 1)
     finally:
+        bar.close()
         renderer.close()
         writer.close()
+
+
+class _Bar:
+    """How far a video is, on stderr: one line that is written again in a terminal, else a line now and then.
+
+    Without a GPU nearly all of the time is OpenGL in software: the robot's meshes, their shadows and reflections.
+
+    Args:
+        total: Steps of the whole video.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total, self._begin, self._shown = total, time.monotonic(), 0.0
+        self._terminal = sys.stderr.isatty()
+
+    def show(self, done: int) -> None:
+        """After so many steps."""
+        passed = time.monotonic() - self._begin
+        if passed - self._shown < (0.2 if self._terminal else 10.0) and done < self._total:
+            return
+        self._shown = passed
+        left = passed / done * (self._total - done)
+        filled = "#" * round(30 * done / self._total)
+        line = f"[{filled:<30}] {done / self._total:4.0%}, about {left:.0f} s left"
+        if self._terminal:
+            print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
+        elif done < self._total:
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Ends the line."""
+        if self._terminal and self._shown:
+            print(file=sys.stderr)
 
 
 def _writer(path: Path, size: tuple[int, int], fps: float) -> Any:
