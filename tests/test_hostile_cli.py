@@ -24,8 +24,8 @@ from trainer import cli
 from trainer.algorithms.presets import resolve
 from trainer.commands import deploy, diagnose, evaluate, export, pack, play, robot_sim, run_onnx, study, train_run
 from trainer.config import TrainConfig
+from trainer.config.ranges import ranges_of
 from trainer.evaluation import compare
-from trainer.ranges import ranges_of
 from trainer.runs.config_file import save_config
 from trainer.study import cost, scale
 from trainer.viewer import browser

@@ -20,12 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FILES = (
     "trainer/__init__.py",
-    "trainer/command_line.py",
+    "trainer/config",
     "trainer/commands/__init__.py",
     "trainer/commands/deploy.py",
     "trainer/commands/replay.py",
     "trainer/deploy",
-    "trainer/ranges.py",
     "trainer/tasks/__init__.py",
     "trainer/tasks/contract.py",
 )

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from trainer.names import did_you_mean
+from trainer.config.names import did_you_mean
 
 
 @dataclass(frozen=True)

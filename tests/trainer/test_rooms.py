@@ -15,7 +15,7 @@ import trainer
 PACKAGE = Path(trainer.__file__).parent
 ROOMS = (
     # From the bottom up: a room may import from rooms before its own line, and from its own.
-    ("command_line", "config", "names", "processes", "ranges"),
+    ("config", "processes"),
     ("tasks",),
     ("models",),
     ("algorithms",),
@@ -114,3 +114,7 @@ def test_only_the_command_line_imports_commands():
     for name in MODULES.keys() - ENTRY_POINTS:
         if room_of(f"{name}.") not in ("commands", "cli"):
             assert not [other for other in imported_by(name) if other.startswith("trainer.commands")], name
+
+
+def test_the_root_has_at_most_six_modules():
+    assert len(list(PACKAGE.glob("*.py"))) <= 6

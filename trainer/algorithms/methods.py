@@ -15,7 +15,7 @@ from p3kernels.estimators import Estimator
 from p3kernels.estimators.protocol import estimator_types
 from trainer.algorithms.baselines import ae, simple_actor_critic, spr, vae, vae_stored, z_mean
 from trainer.algorithms.method import Method, vae_method
-from trainer.names import did_you_mean
+from trainer.config.names import did_you_mean
 
 DEFAULT_SAMPLES = 15
 """The paper's N for LSFT."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from rsl_rl.utils import resolve_callable
 
-from trainer.names import did_you_mean
+from trainer.config.names import did_you_mean
 
 _PARTS = ("algorithm", "actor", "critic", "obs_groups", "num_steps_per_env")
 _OF_THE_ACTOR = {"self", "obs", "obs_groups", "obs_set", "output_dim"}

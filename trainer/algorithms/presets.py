@@ -20,8 +20,8 @@ from trainer.config import (
     ResolvedPpo,
     TrainConfig,
 )
+from trainer.config.ranges import check_ranges
 from trainer.processes import cores
-from trainer.ranges import check_ranges
 from trainer.tasks import TaskConfig, find_task
 from trainer.tasks.actuation import MOTOR_FACTORS, randomizes_motors
 from trainer.tasks.settings import assigned, from_file, plain, restored

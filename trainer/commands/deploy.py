@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from trainer.command_line import parse
+from trainer.config.command_line import parse
 from trainer.deploy.bus import DOMAIN, Bus, BusError, check_interface
 from trainer.deploy.controller import Controller
 from trainer.deploy.g1 import LIDAR_MOUNT, MODE_MACHINE, MOTORS, check_contract

@@ -16,7 +16,7 @@ import torch
 import tyro
 
 from p3kernels.version import __version__
-from trainer.command_line import parse
+from trainer.config.command_line import parse
 from trainer.diagnosis.figures import write_figures
 from trainer.diagnosis.files import FOLDER, NUMBERS, TABLES
 from trainer.diagnosis.numbers import QUICK, Diagnosis, Sizes, diagnose

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 from trainer.algorithms.presets import check_engine
-from trainer.command_line import check_writable, parse
+from trainer.config.command_line import check_writable, parse
 from trainer.evaluation.compare import Protocol, compare, number_of_parts
 from trainer.evaluation.episodes import default_terrains
 from trainer.evaluation.table import markdown, numbers, plot

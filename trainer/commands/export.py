@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from trainer.command_line import check_writable, parse
+from trainer.config.command_line import check_writable, parse
 from trainer.export.onnx_file import OPSET, TOLERANCE, contract_path, export
 from trainer.runs.policy import load_candidate
 

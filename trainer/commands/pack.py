@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from trainer.command_line import parse
+from trainer.config.command_line import parse
 from trainer.runs.policy import load_candidate
 from trainer.runs.policy_file import write_policy
 

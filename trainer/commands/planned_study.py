@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.command_line import parse
+from trainer.config.command_line import parse
 from trainer.processes import cores
 from trainer.runs.files import replace_file
 from trainer.study.arms import Arm, Judging, Plan, Planned, Size

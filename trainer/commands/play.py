@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from trainer.command_line import check_writable, parse
+from trainer.config.command_line import check_writable, parse
 from trainer.runs.named_checkpoint import read_run_checkpoint
 from trainer.viewer.offscreen import choose_gl
 

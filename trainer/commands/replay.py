@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from trainer.command_line import parse
+from trainer.config.command_line import parse
 from trainer.deploy.log import read_log
 from trainer.deploy.replay import policy_of, replay, story
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.command_line import parse
+from trainer.config.command_line import parse
+from trainer.config.names import did_you_mean
 from trainer.deploy.bus import DOMAIN, LOOPBACK, Bus
 from trainer.deploy.unitree import Remote, remote_bytes
-from trainer.names import did_you_mean
 from trainer.robot_sim.robot import Noise, SimulatedRobot
 from trainer.robot_sim.server import FAULTS, Link, Server
 from trainer.tasks.terrains import TERRAINS, Terrain, make_terrain

@@ -17,10 +17,10 @@ import mujoco
 import numpy as np
 import tyro
 
-from trainer.command_line import parse
+from trainer.config.command_line import parse
+from trainer.config.names import did_you_mean
 from trainer.deploy import Policy
 from trainer.engines.mjcf.model import build_model
-from trainer.names import did_you_mean
 from trainer.tasks.contract import Contract
 from trainer.tasks.physics import PHYSICS_DT
 from trainer.tasks.robots import ROBOTS, RobotSpec

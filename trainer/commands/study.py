@@ -15,9 +15,9 @@ from typing import Annotated
 import tyro
 
 from trainer.algorithms.presets import task_of
-from trainer.command_line import parse
 from trainer.commands import planned_study
 from trainer.config import TrainConfig
+from trainer.config.command_line import parse
 from trainer.processes import cores
 from trainer.runs.files import replace_file
 from trainer.study import cost, scale

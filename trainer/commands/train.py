@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.command_line import parse
 from trainer.config import TrainConfig
+from trainer.config.command_line import parse
 
 
 def main(arguments: Sequence[str], prog: str = "p3 train") -> int:

@@ -14,8 +14,8 @@ from typing import Any
 
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.presets import FEWEST_ENVS, resolve, task_of
-from trainer.command_line import parse
 from trainer.config import ResolvedConfig, TrainConfig
+from trainer.config.command_line import parse
 from trainer.engines.registry import EnvMaker, make_env
 from trainer.evaluation.look import look_in_a_process
 from trainer.evaluation.while_training import TrainingEvaluation

@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from trainer.config.names import did_you_mean
 from trainer.engines.env import TaskEnv, one_thread
-from trainer.names import did_you_mean
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.actuation import MOTOR_FACTORS
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range

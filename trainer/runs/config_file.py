@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import ModelConfig, PpoConfig, TrainConfig
-from trainer.ranges import check_types
+from trainer.config.ranges import check_types
 from trainer.runs.files import replace_file
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.algorithms.presets import filled, task_of
 from trainer.config import ResolvedConfig
-from trainer.names import did_you_mean
+from trainer.config.names import did_you_mean
 from trainer.runs.checkpoint import best_path, latest_checkpoint, load_checkpoint, read_torch_file
 from trainer.runs.config_file import load_config
 from trainer.runs.policy_file import is_policy, pretrained, read_policy

@@ -18,7 +18,7 @@ import torch
 
 from p3kernels.bench import memory
 from trainer.algorithms.methods import parse_method
-from trainer.command_line import parse
+from trainer.config.command_line import parse
 from trainer.runs.files import replace_file
 from trainer.study.pool import python_command
 from trainer.study.section import merge, paragraph, table

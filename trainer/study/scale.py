@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.algorithms.methods import parse_method
-from trainer.command_line import parse
+from trainer.config.command_line import parse
 from trainer.runs.files import replace_file
 from trainer.study.cost import METHODS, PAPER
 from trainer.study.count import Count, count_update

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from trainer.names import did_you_mean
+from trainer.config.names import did_you_mean
 from trainer.tasks.contract import Contract
 from trainer.tasks.interface import contract_of
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from trainer.names import did_you_mean
+from trainer.config.names import did_you_mean
 from trainer.tasks.g1 import G1_FLAT, G1_PARKOUR
 from trainer.tasks.locomotion import LocomotionTask, TaskConfig, by_the_paper
 from trainer.tasks.walker import WALKER_PARKOUR

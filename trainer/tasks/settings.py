@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.names import did_you_mean
+from trainer.config.names import did_you_mean
 from trainer.tasks.locomotion import PROPRIO_TERMS, TaskConfig
 from trainer.tasks.randomization import Range
 from trainer.tasks.rewards import TERMS

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trainer.names import did_you_mean
+from trainer.config.names import did_you_mean
 
 PIT_FLOOR = -1.0
 """Height, in metres, that a height scan sees where there is no box."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import tyro
 
-from trainer.ranges import check_ranges
+from trainer.config.ranges import check_ranges
 
 _T = TypeVar("_T")
 
@@ -17,7 +17,7 @@ def parse(kind: type[_T], arguments: Sequence[str], prog: str, default: _T | Non
     """A command's settings; exits with 2 where the command line is wrong.
 
     Args:
-        kind: Dataclass of the settings; `trainer.ranges` has its ranges.
+        kind: Dataclass of the settings; `trainer.config.ranges` has its ranges.
         arguments: What comes after the command.
         prog: Its name, for messages.
         default: What is not given is taken from here.

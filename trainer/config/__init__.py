@@ -1,4 +1,4 @@
-"""The settings of a training: typed, with their help. Their ranges are in `trainer/ranges.py`.
+"""The settings of a training: typed, with their help. Their ranges are in `trainer/config/ranges.py`.
 
 Nothing here imports torch, so that `p3 train --help` answers at once. What is left out comes from a preset
 (`trainer/algorithms/presets.py`).
