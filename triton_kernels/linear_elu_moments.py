@@ -86,7 +86,7 @@ def layer_forward(
         out: Moments of the layer's output [B, O], contiguous.
         activation: `ELU`, `LEAKY_RELU` or `NONE` of `moments_math`.
         parameter: ELU's alpha or LeakyReLU's slope.
-        precision: Of the products, see `dot`.
+        precision: Precision of the products, see `dot`.
     """
     (mean, var), (outputs, inputs) = moments, weight.shape
     rows, deterministic = mean.shape[0], inputs - var.shape[1]
@@ -139,9 +139,9 @@ def layer_input_gradient(
         d_in: d_mean [B, I] and d_var [B, J], contiguous; either may be None where there is no layer below.
         again: Where the inputs [B, I] are written again, for the weights' gradients; None if not wanted.
         deterministic: I − J.
-        activation: Of the layer below, `NONE` if there is none.
+        activation: Activation of the layer below, `NONE` if there is none.
         parameter: Its parameter.
-        precision: Of the products, see `dot`.
+        precision: Precision of the products, see `dot`.
     """
     (outputs, inputs), rows = weight.shape, d_out[0].shape[0]
     first_column = 0 if d_in[0] is not None else deterministic

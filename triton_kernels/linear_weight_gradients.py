@@ -76,7 +76,7 @@ def weight_gradients(
         gradients: d_mean and d_var [B, O] of every layer's pre-activation moments; all but the last contiguous.
         weights: [O, I] a layer, rows contiguous.
         biases: [O] a layer, or of no elements where there is none.
-        precision: Of the products, see `dot`.
+        precision: Precision of the products, see `dot`.
     """
     d_weights = [torch.empty(weight.shape, dtype=weight.dtype, device=weight.device) for weight in weights]
     d_biases = [torch.empty_like(bias, memory_format=torch.contiguous_format) for bias in biases]

@@ -56,7 +56,7 @@ def forward_tile(
         num_samples: N of the whole, not of the tile.
         first: Whether no sample came before.
         last: Whether no sample comes after.
-        precision: Of the layer's product.
+        precision: Precision of the layer's product.
     """
     samples, rows, inputs = x.shape
     actions = action.shape[1]

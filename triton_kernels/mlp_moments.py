@@ -100,7 +100,7 @@ def forward(
         parameter: Its parameter.
         activate_last: Whether the last layer has the activation, too.
         save: Whether a backward pass may follow.
-        precision: Of the products, see `dot`.
+        precision: Precision of the products, see `dot`.
     """
     mean, var = rows_contiguous(mean), rows_contiguous(var)
     weights, biases = [rows_contiguous(weight) for weight in weights], [bias.contiguous() for bias in biases]

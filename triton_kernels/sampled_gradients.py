@@ -101,8 +101,8 @@ class WeightGradient:
 
     Args:
         weight: The layer's [O, I], or the columns of it that see the latent inputs.
-        entries: Of a tile.
-        precision: Of the products.
+        entries: Entries of a tile.
+        precision: Precision of the products.
         latent: Whether the layer's input is drawn; then it has no bias.
     """
 

@@ -64,8 +64,8 @@ def judged_twice(
     As a trainer does it, under one and the same weights; the second is differentiable.
 
     Args:
-        estimator: Of both.
-        policy: Of both.
+        estimator: Estimator of both.
+        policy: Policy of both.
         action: One that was taken.
         common: Both see the same latents, whatever the estimator.
     """

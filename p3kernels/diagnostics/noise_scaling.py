@@ -98,8 +98,8 @@ def noise_scaling(
         action_std: [A] or [B, A].
         advantage: [B].
         counts: N of the scan over N.
-        points: Of the scans over the two stds.
-        redraws: Of the latents, for every point.
+        points: Points of the scans over the two stds.
+        redraws: Redraws of the latents, for every point.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
     check_policy(actor, context, latent_mean, latent_std, action_std)

@@ -68,7 +68,7 @@ def sampled_moments(
         latent_mean: [B, Z].
         latent_std: [B, Z].
         num_samples: Latents a row; the variance of a row is known to √(2 / num_samples) of itself.
-        generator: Of the latents; None for torch's own.
+        generator: Generator of the latents; None for torch's own.
     """
     check_count("num_samples", num_samples, 2)
     # Deviations from the output at the latent's mean: squares of the outputs themselves would cancel.

@@ -24,7 +24,7 @@ class CovarianceMatching(Estimator):
     Args:
         likelihood: "full" for N(mean, covariance), "diagonal" for the same variances and independent actions.
         transform: "linear" costs about A + `rank` passes through the actor, "unscented" 2 Z; see `mlp_covariance`.
-        rank: Of the linear transform: directions of the latent in which the variances of hidden units keep their
+        rank: Rank of the linear transform: directions of the latent in which the variances of hidden units keep their
             correlation, those that the actor's first two layers pass most strongly. The covariance itself has all.
         backend: As for the ops.
     """

@@ -200,7 +200,7 @@ class MonteCarlo(Estimator):
             latent_mean: [B, Z].
             latent_std: [B, Z].
             action_std: [A] or [B, A].
-            seed: Of the latents: an integer or one int64; None draws one, which `policy.seed` then tells. Given, it
+            seed: For the latents: an integer or one int64; None draws one, which `policy.seed` then tells. Given, it
                 makes the latents common, whatever `self.common` says.
             rows: int64 [B], ≥ 0: the number of each row's noise stream; None for its place in the batch. Given, it
                 makes the latents common as a seed does.

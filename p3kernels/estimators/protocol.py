@@ -145,8 +145,8 @@ class Estimator(abc.ABC):
             latent_mean: [B, Z].
             latent_std: [B, Z].
             action_std: [A] or [B, A].
-            remembered: Of these rows; more than what is needed is ignored. `stream` [B], int64, is a row's number in
-                the rollout, for estimators that draw by number.
+            remembered: What was remembered of these rows; more than what is needed is ignored. `stream` [B], int64, is
+                a row's number in the rollout, for estimators that draw by number.
             seed: One int64, on the CPU: of all rows of a rollout, for the same estimators.
         """
         return self.policy(actor, context, latent_mean, latent_std, action_std, **self.recalled(remembered, seed))

@@ -30,8 +30,8 @@ def linear_elu_moments(
         weight: [O, I].
         bias: [O] or None.
         alpha: ELU's α, > 0.
-        precision: Of the triton backend's products: "ieee", "tf32x3", "tf32" or "bf16" (`triton_kernels/dot.py` has the
-            error of each); None follows `torch.set_float32_matmul_precision`.
+        precision: How Triton's products round: "ieee", "tf32x3", "tf32", "bf16" (`triton_kernels/kernels/dot.py` has
+            the error of each); None follows `torch.set_float32_matmul_precision`.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:

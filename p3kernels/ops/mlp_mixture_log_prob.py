@@ -225,7 +225,7 @@ def mlp_mixture_log_prob(
             draw again what they drew before. On a GPU only P3_CHECK_VALUES=1 looks for negative ones.
         activation: "elu", "relu" or "leaky_relu", between layers.
         activation_parameter: ELU's alpha or LeakyReLU's slope; None for torch's default.
-        precision: Of the Triton backend's matrix products: "ieee", "tf32x3", "tf32" or "bf16"; None follows
+        precision: Precision of the Triton backend's matrix products: "ieee", "tf32x3", "tf32" or "bf16"; None follows
             `torch.get_float32_matmul_precision()`.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 

@@ -160,8 +160,8 @@ def mlp_moments(
         biases: One [O] or None a layer.
         activation: "elu", "relu" or "leaky_relu", between layers.
         activation_parameter: ELU's alpha or LeakyReLU's slope; None for torch's default.
-        precision: Of the triton backend's products: "ieee", "tf32x3", "tf32" or "bf16" (`triton_kernels/dot.py` has the
-            error of each); None follows `torch.set_float32_matmul_precision`.
+        precision: How Triton's products round: "ieee", "tf32x3", "tf32", "bf16" (`triton_kernels/kernels/dot.py` has
+            the error of each); None follows `torch.set_float32_matmul_precision`.
         backend: None to choose, or "reference", "cpu", "triton", "cuda".
 
     Returns:

@@ -106,8 +106,8 @@ def latent_noise(
         rows: B, or the rows' numbers, int64 [B].
         columns: Z.
         sampling: One of `SAMPLING`.
-        dtype: Of the result; the numbers are made in float64.
-        device: Of the result.
+        dtype: Dtype of the result; the numbers are made in float64.
+        device: Device of the result.
         samples: Which samples; None for all.
     """
     seed_tensor = seed if isinstance(seed, Tensor) else torch.full((1,), seed, dtype=torch.int64)

@@ -23,7 +23,7 @@ class GuardedStep:
     """Clips and applies gradients.
 
     Args:
-        optimizer: Of all parts.
+        optimizer: Optimizer of all parts.
         parts: Parameters whose gradients are clipped together, by the norm of a part.
         max_norm: Largest norm of a part's gradient.
         ranks: Over which gradients are averaged.

@@ -18,7 +18,7 @@ def check_memory(option: str, number: int, task: TaskConfig, steps: int = 0) -> 
 
     Args:
         option: The option that asks for them.
-        number: Of environments.
+        number: Number of environments.
         task: What they are of.
         steps: Control steps of each that are kept, of a rollout.
 

@@ -119,9 +119,9 @@ def noise_block(
 
     Args:
         noise_ptr: The tile's noise [n, R, Z], read where SOURCE is GIVEN.
-        stride_sample: Of the noise; the next two alike.
-        stride_row: Of the noise.
-        stride_column: Of the noise.
+        stride_sample: Stride of the noise over samples; the next two alike.
+        stride_row: Stride of the noise over rows.
+        stride_column: Stride of the noise over columns.
         seed: One int64, used where SOURCE is not GIVEN.
         rows_ptr: The numbers [R], int64, of the tile's rows, read if HAS_ROWS where SOURCE is not GIVEN.
         sample: [M], counted from the tile's first.
@@ -129,7 +129,7 @@ def noise_block(
         row_inside: [M], which of them there are.
         first_sample: The tile's first sample in the whole noise.
         first_row: The tile's first row in the batch.
-        first_counter: Of the block; see `latent_columns`.
+        first_counter: First counter of the block; see `latent_columns`.
         columns: Z.
         half: ceil(N / 2), where mirrored samples begin.
         SOURCE: IID, ANTITHETIC or GIVEN.
