@@ -294,7 +294,7 @@ class TestWhereItComesFrom:
         with pytest.raises(ValueError, match="mirror_share: expected the environment's symmetry with it, got None"):
             P3PPO(made.actor, made.critic, made.storage, method="mm", mirror_share=0.5)
 
-    @pytest.mark.parametrize("function", [augmented, "synthetic:augmented"])
+    @pytest.mark.parametrize("function", [augmented, "helpers.trainer.synthetic:augmented"])
     def test_rsl_rls_settings(self, function):
         """The same bits as by the environment's own symmetry; without a share, all rows."""
         results = []
