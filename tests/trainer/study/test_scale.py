@@ -103,7 +103,8 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert json.loads(out.read_text())["counts"]["simple-actor-critic"]["ours"][1]["peak"] == 10 * 2**20
     for wrong, message in (
         (["--methods", "mm"], "expected 'simple-actor-critic' among them"),
-        (["--counted", "8", "16"], "--counted: expected two numbers"),
+        (["--counted", "64", "48"], "--counted: expected two numbers"),
+        (["--counted", "8", "16"], "--counted: expected at least 48, got 8"),
         (["--docs", str(tmp_path / "none.md")], "--docs: no"),
     ):
         assert cli.main(["study", "scale", *wrong]) == 2

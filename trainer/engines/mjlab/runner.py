@@ -75,7 +75,7 @@ class P3Runner(MjlabOnPolicyRunner):
         content = load_checkpoint(Path(path), self.cfg["task"])
         try:
             continues = self.alg.load(content["algorithm"], load_cfg, strict)
-        except RuntimeError as error:  # torch's, about shapes
+        except ValueError as error:  # which names the layer
             raise ValueError(
                 f"{path}: of networks of other sizes than the agent's, which are the paper preset's (`p3 play` and"
                 " `p3 eval` take those of the run)"
