@@ -168,7 +168,7 @@ def test_precision_follows_torch_unless_given(setting, precision, monkeypatch):
     arguments = network(5, (6, 5, 3), 4)
     found = []
     original = mlp_moments.forward
-    monkeypatch.setattr(mlp_moments, "forward", lambda *args: found.append(args[-1]) or original(*args))
+    monkeypatch.setattr(mlp_moments, "forward", lambda **named: found.append(named["precision"]) or original(**named))
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision(setting or "highest")
