@@ -102,8 +102,9 @@ class GaussianPolicy(_Gaussian):
 
     def sample(self) -> Tensor:
         """An action [B, A], without gradient."""
+        std = self.stddev  # kept with its gradient: a likelihood may be asked for next
         with torch.no_grad():
-            return torch.normal(self.mean, self.stddev)
+            return torch.normal(self.mean, std)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """[B] of action [B, A]."""
@@ -166,8 +167,9 @@ class CorrelatedGaussianPolicy(_Gaussian):
 
     def sample(self) -> Tensor:
         """An action [B, A], without gradient."""
+        factor = self.scale_tril  # kept with its gradient: a likelihood may be asked for next
         with torch.no_grad():
-            return self.mean + (self.scale_tril @ torch.randn_like(self.mean)[..., None]).squeeze(-1)
+            return self.mean + (factor @ torch.randn_like(self.mean)[..., None]).squeeze(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """[B] of action [B, A]."""
@@ -183,8 +185,9 @@ class CorrelatedGaussianPolicy(_Gaussian):
 
     def judge(self, action: Tensor, remembered: Mapping[str, Tensor]) -> Judgement:
         """Everything in closed form; no gradient through the KL, whose solve costs more than the likelihood's."""
+        params = self.params  # kept with their gradient, which the likelihood needs
         with torch.no_grad():
-            kl = gaussian_kl(remembered["mean"], remembered["scale"], *self.params)
+            kl = gaussian_kl(remembered["mean"], remembered["scale"], *params)
         return Judgement(self.log_prob(action), self.entropy(), kl)
 
     @functools.cached_property
