@@ -15,7 +15,7 @@ ESTIMATORS = {
 
 
 def gradients(estimator, first):
-    """Of the log-likelihood in exploration std and latent std, after `first` was asked for."""
+    """Gradients of the log-likelihood in exploration std and latent std, after `first` was asked for."""
     torch.manual_seed(0)
     actor = torch.nn.Sequential(torch.nn.Linear(7, 16), torch.nn.ELU(), torch.nn.Linear(16, 3)).double()
     context, mean = torch.randn(8, 4).double(), torch.randn(8, 3).double()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 CLIPPED, CLIPPED_ITERATIONS = 0.5, 10
 """Share of ratios outside the clip range that is too much, and for how many iterations in a row."""
 EFFICIENT = 0.5
 """D_eff below which most of an update's rows are clipped by the estimator's noise alone."""
+GROWN, RISING_ITERATIONS = 2.0, 20
+"""Exploration std against that of the beginning that is too much, and the window over which it still rises."""
 
 
 class Alarms:
@@ -20,6 +23,8 @@ class Alarms:
     def __init__(self, learning_rates: tuple[float, float]) -> None:
         self.learning_rates = learning_rates
         self._clipped = 0
+        self._first_std: float | None = None
+        self._stds: deque[float] = deque(maxlen=RISING_ITERATIONS)
         self._ringing: set[str] = set()
 
     def messages(self, scalars: Mapping[str, float], estimator: str, *, switched: bool) -> list[str]:
@@ -51,9 +56,24 @@ class Alarms:
                 None if active is None else active == 0,
                 "no latent is active: the encoder tells the policy nothing",
             ),
+            "std": self._growing_std(scalars.get("policy/action_std")),
         }
         begun = [text for name, (rings, text) in found.items() if rings and name not in self._ringing]
         for name, (rings, _) in found.items():
             if rings is not None:  # measured
                 (self._ringing.add if rings else self._ringing.discard)(name)
         return [f"alarm: {text}" for text in begun]
+
+    def _growing_std(self, std: float | None) -> tuple[bool | None, str]:
+        """Whether the exploration grows without an end. The beginning is this process's first iteration."""
+        if std is None:
+            return None, ""
+        if self._first_std is None:
+            self._first_std = std
+        self._stds.append(std)
+        earlier, later = list(self._stds)[: RISING_ITERATIONS // 2], list(self._stds)[RISING_ITERATIONS // 2 :]
+        rises = len(self._stds) == RISING_ITERATIONS and min(later) > max(earlier)
+        return rises and std > GROWN * self._first_std, (
+            f"the exploration std is {std:.2f}, at the beginning it was {self._first_std:.2f}, "
+            f"and it rose over the last {RISING_ITERATIONS} iterations"
+        )

@@ -57,5 +57,31 @@ def test_clipping_rings_after_ten_iterations_in_a_row():
     assert one.messages(heavy, "mc15", switched=False) == []
 
 
+def rung(one: Alarms, stds: list[float]) -> list[str]:
+    return [text for std in stds for text in one.messages({"policy/action_std": std}, "cm", switched=False)]
+
+
+def test_an_exploration_that_only_grows_rings_once_and_again_after_it_fell():
+    one, growing = alarms(), [0.6 * 1.05**i for i in range(40)]
+    growing[30] = growing[28]  # a step back within a rise
+    assert rung(one, growing) == [
+        "alarm: the exploration std is 1.52, at the beginning it was 0.60, and it rose over the last 20 iterations"
+    ]
+    assert rung(one, [2.0, *[4.0] * 20]) == []
+    assert len(rung(one, [4.0 + 0.1 * i for i in range(20)])) == 1
+
+
+@pytest.mark.parametrize(
+    "stds",
+    [
+        [0.6 * 1.01**i for i in range(60)],  # less than twice
+        [0.6, *[1.5 + 0.1 * (i % 7) for i in range(60)]],  # large, and held
+        [0.0] * 30,
+    ],
+)
+def test_an_exploration_with_an_end_does_not_ring(stds):
+    assert rung(alarms(), stds) == []
+
+
 def test_what_a_method_does_not_have_is_not_looked_at():
     assert alarms().messages({}, "z-mean", switched=True) == []
