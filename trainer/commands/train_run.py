@@ -24,7 +24,7 @@ from trainer.processes import cores
 from trainer.report.page import write_report
 from trainer.runs.checkpoint import best_path, latest_checkpoint
 from trainer.runs.config_file import load_config, save_config
-from trainer.runs.directory import locked
+from trainer.runs.directory import DIVERGED, locked
 from trainer.runs.metrics import read_metrics
 from trainer.runs.sinks import WandbSettings, WandbUnavailable
 from trainer.tasks import TASKS
@@ -215,6 +215,9 @@ def _learn(runner: Runner, run_dir: Path, prog: str) -> int:
     except (Diverged, OSError) as error:  # OSError: no room for the last checkpoint, or no log could be opened
         if runner.ranks.is_first:
             print(f"{prog}: {error}", file=sys.stderr)
+            if isinstance(error, Diverged):
+                with contextlib.suppress(OSError):
+                    (run_dir / DIVERGED).write_text(f"{error}\n", encoding="utf-8")
         print(f"the last checkpoint is {latest_checkpoint(run_dir)}")
         return 1
     return 0
@@ -297,6 +300,7 @@ def _begin(given: TrainConfig, stack: contextlib.ExitStack, ranks: Ranks) -> Res
     config = _settings(given, ranks.local_size)
     run_dir = config.run_dir
     stack.enter_context(locked(run_dir))
+    (run_dir / DIVERGED).unlink(missing_ok=True)
     if latest_checkpoint(run_dir) is not None:
         if config.resume:
             return config

@@ -145,6 +145,11 @@ def read_torch_file(path: Path) -> Any:
     return _deserialise(path, _read(path))
 
 
+def checkpoint_iterations(run_dir: Path) -> list[int]:
+    """Iterations after which there is a checkpoint, ascending."""
+    return [iteration for iteration, _ in _checkpoints(run_dir)]
+
+
 def latest_checkpoint(run_dir: Path) -> Path | None:
     """The checkpoint of the highest iteration, or None."""
     found = _checkpoints(run_dir)

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+DIVERGED = "diverged.txt"
+"""Written where a training gave up, with what it said; a resumed one takes it away."""
 _LOCK = ".lock"
 _LEFT_OVER = (".model_*.tmp", ".best.pt.*.tmp", "*.json.tmp", "*.jsonl.tmp", "*.html.tmp")
 """What `save_checkpoint` and `replace_file` write before they move it to its place."""

@@ -17,12 +17,9 @@ import tyro
 from trainer.algorithms.presets import resolve
 from trainer.config import TrainConfig
 from trainer.runs.checkpoint import checkpoint_path
-from trainer.study.plan import Run, check_unique
+from trainer.study.plan import TRUNK, Run, check_unique
 from trainer.study.statistics import MOST_EXACT
 from trainer.training.branch import settings_of_branch
-
-TRUNK = "mm-trunk"
-"""Name of the moment-matching run that branches continue."""
 
 
 @dataclass(frozen=True)
@@ -222,27 +219,6 @@ class Size:
 
 
 @dataclass(frozen=True)
-class ArmRun(Run):
-    """One training of a planned study."""
-
-    arm: str = ""
-    """Its name; `TRUNK` for a trunk."""
-    given: tuple[str, ...] = ()
-    """What comes after `p3 train`."""
-    trunk: ArmRun | None = None
-    """What it continues."""
-
-    @property
-    def name(self) -> str:
-        """Name of its directory and its record."""
-        return self.path.name
-
-    def arguments(self, *, resume: bool) -> list[str]:
-        """What comes after `p3`."""
-        return ["train", "--run-dir", str(self.path), "--resume"] if resume else ["train", *self.given]
-
-
-@dataclass(frozen=True)
 class Planned:
     """A planned study as it shall be run.
 
@@ -268,13 +244,13 @@ class Planned:
             raise ValueError(f"--eval-seed: {self.size.judging.seed} is a seed of the trainings, expected another")
         self.runs()  # what p3 train would refuse is refused here
 
-    def runs(self) -> list[ArmRun]:
+    def runs(self) -> list[Run]:
         """Every run, seed by seed: what is interrupted early compares all arms on a few seeds."""
         return list(self._runs)
 
     @functools.cached_property
-    def _runs(self) -> tuple[ArmRun, ...]:
-        found: list[ArmRun] = []
+    def _runs(self) -> tuple[Run, ...]:
+        found: list[Run] = []
         for seed in self.seeds:
             trunk = self._run(Arm(TRUNK, ("--method", "mm")), seed, self.size.trunk)
             if any(arm.branch for arm in self.arms):
@@ -283,14 +259,14 @@ class Planned:
                 found.append(self._branch(arm, trunk) if arm.branch else self._run(arm, seed, self.size.iterations))
         return tuple(found)
 
-    def compared(self) -> list[ArmRun]:
+    def compared(self) -> list[Run]:
         """Every run but the trunks."""
         return [run for run in self.runs() if run.arm != TRUNK]
 
     def _path(self, arm: Arm, seed: int) -> Path:
         return self.directory / f"{self.size.task}-{arm.name}-{seed}"
 
-    def _run(self, arm: Arm, seed: int, iterations: int) -> ArmRun:
+    def _run(self, arm: Arm, seed: int, iterations: int) -> Run:
         size, path = self.size, self._path(arm, seed)
         given = (
             *("--task", size.task, "--num-envs", str(size.num_envs), "--iterations", str(iterations)),
@@ -301,15 +277,15 @@ class Planned:
             *arm.options,
         )
         config = resolve(dataclasses.replace(_parsed(given), seed=seed, run_dir=path))
-        return ArmRun(config, (), arm.name, (*given, "--seed", str(seed), "--run-dir", str(path)))
+        return Run(config, arm.name, (*given, "--seed", str(seed), "--run-dir", str(path)))
 
-    def _branch(self, arm: Arm, trunk: ArmRun) -> ArmRun:
+    def _branch(self, arm: Arm, trunk: Run) -> Run:
         path, source = self._path(arm, trunk.config.seed), str(checkpoint_path(trunk.path, trunk.target))
         given = ("--iterations", str(self.size.iterations), *arm.options)
         options = trunk.given[: trunk.given.index("--seed")]
         config = dataclasses.replace(_parsed_branch(options, given), seed=trunk.config.seed)
         config = resolve(dataclasses.replace(config, branch_from=source, run_dir=path))
-        return ArmRun(config, (), arm.name, ("--branch-from", source, *given, "--run-dir", str(path)), trunk)
+        return Run(config, arm.name, ("--branch-from", source, *given, "--run-dir", str(path)), trunk)
 
 
 @functools.cache

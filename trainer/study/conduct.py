@@ -8,17 +8,16 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from trainer.runs.files import replace_file
-from trainer.study import evaluation
-from trainer.study.finished import find_finished, read_record, write_record
-from trainer.study.plan import Run, Settings
+from trainer.study.campaign import Campaign
+from trainer.study.plan import Run
 from trainer.study.pool import Pool, last_lines, python_command
-from trainer.study.state import SESSIONS, OtherSettings, check_settings, in_use, progress_of, state_of
+from trainer.study.state import SESSIONS, OtherSettings, check_settings, in_use, progress_of, state_of, why_diverged
 from trainer.study.versions import versions
 from trainer.training.interrupt import Interrupt, Interrupted
 from trainer.training.progress import format_duration
@@ -43,64 +42,7 @@ def log_of(run: Run) -> Path:
     return run.path.with_name(run.path.name + ".log")
 
 
-class Campaign(Protocol):
-    """Runs to be brought to their end, and what that is."""
-
-    def runs(self) -> Sequence[Run]:
-        """In the order in which they begin."""
-
-    def is_recorded(self, run: Run) -> bool:
-        """Whether nothing is left to be done for a run, by the records; raises ValueError where they cannot be."""
-
-    def waits_for(self, run: Run) -> str | None:
-        """What has to be there before the run can begin, and is not; None for nothing."""
-
-    def evaluation(self, run: Run) -> list[str] | None:
-        """The module and arguments that evaluate a trained run; None where that is done."""
-
-    def keep(self, run: Run) -> None:
-        """Writes the record of a run that is trained and evaluated."""
-
-
-class SeedStudy:
-    """The campaign of a study of methods over seeds, all from random weights."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def runs(self) -> Sequence[Run]:
-        """Seed by seed."""
-        return self._settings.runs()
-
-    def is_recorded(self, run: Run) -> bool:
-        """By `--records`."""
-        settings = self._settings
-        return settings.records is not None and read_record(run, settings.evaluation, settings.records) is not None
-
-    def waits_for(self, run: Run) -> str | None:
-        """Nothing."""
-        return None
-
-    def evaluation(self, run: Run) -> list[str] | None:
-        """Evaluation of the final checkpoint."""
-        settings = self._settings.evaluation
-        if evaluation.read_evaluation(run, settings) is not None:
-            return None
-        return ["trainer.study.evaluation", *evaluation.arguments(run.path, settings)]
-
-    def keep(self, run: Run) -> None:
-        """With `--records`."""
-        finished = find_finished(run, self._settings.evaluation, None)
-        if finished is not None and self._settings.records is not None:
-            write_record(finished, self._settings.evaluation, self._settings.records)
-
-
-def conduct(settings: Settings, jobs: int, report: Callable[[str], None], *, train: bool = True) -> list[Failure]:
-    """Brings the runs of a study of methods over seeds to their end; see `complete`."""
-    return complete(SeedStudy(settings), jobs, report, train=train)
-
-
-def complete(campaign: Campaign, jobs: int, report: Callable[[str], None], *, train: bool = True) -> list[Failure]:
+def complete(campaign: Campaign, jobs: int, report: Callable[[str], None]) -> list[Failure]:
     """Works until every run is trained and evaluated, or has failed. A failure does not stop the others.
 
     Runs that another process is training are left to it and looked at again when it is done.
@@ -109,7 +51,6 @@ def complete(campaign: Campaign, jobs: int, report: Callable[[str], None], *, tr
         campaign: The runs.
         jobs: Processes at a time.
         report: Called with a line about every event.
-        train: False to evaluate what is trained, and leave the rest as it is.
 
     Returns:
         The failures.
@@ -126,15 +67,15 @@ def complete(campaign: Campaign, jobs: int, report: Callable[[str], None], *, tr
             raise
         except (ValueError, OSError):
             continue  # damaged: told of when its turn comes
-    return _Conductor(campaign, jobs, report, train).work()
+    return _Conductor(campaign, jobs, report).work()
 
 
 class _Conductor:
-    def __init__(self, campaign: Campaign, jobs: int, report: Callable[[str], None], train: bool) -> None:
+    def __init__(self, campaign: Campaign, jobs: int, report: Callable[[str], None]) -> None:
         self.campaign = campaign
         self.pool: Pool[int] = Pool(jobs)
         self.line = ProgressLine(report)
-        self.runs = [run for run in campaign.runs() if train or _may_be_evaluated(run)]
+        self.runs = list(campaign.runs())
         self.waiting = list(range(len(self.runs)))  # by number: a run's settings are no key
         self.steps: dict[int, str] = {}
         self.done: list[int] = []
@@ -208,7 +149,7 @@ class _Conductor:
             self.done.append(number)
             return
         state = state_of(run)
-        if state == "trained":
+        if state in ("trained", "diverged"):
             judging = self.campaign.evaluation(run)
             if judging is None:
                 self._finish(number)
@@ -229,6 +170,10 @@ class _Conductor:
     def _ended(self, number: int, code: int, *, interrupted: bool) -> None:
         run, step = self.runs[number], self.steps.pop(number)
         if interrupted:
+            return
+        if step == "training" and code != 0 and state_of(run) == "diverged":
+            self.line.note(f"{run.path.name}: diverged: {why_diverged(run)}")
+            self.waiting.insert(0, number)  # it stays in: what it left is evaluated
             return
         if code != 0:
             lines = "\n".join(f"    {line}" for line in last_lines(log_of(run)))
@@ -277,14 +222,6 @@ class _Conductor:
             for number in {*self.waiting, *self.pool.running}
         ]
         return format_duration(max([sum(left) / self.pool.size, *left])) if left else "0:00:00"
-
-
-def _may_be_evaluated(run: Run) -> bool:
-    """Trained and free; or damaged, which is told of when its turn comes."""
-    try:
-        return in_use(run.path) is None and state_of(run) == "trained"
-    except (ValueError, OSError):
-        return True
 
 
 def _remember_session(run: Run, arguments: list[str]) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.study.arms import TRUNK, Contrast, Planned
+from trainer.study.arms import Contrast, Planned
+from trainer.study.plan import TRUNK
 from trainer.study.records import Record, read_record
-from trainer.study.statistics import equivalence_p, holm, interval, paired
+from trainer.study.statistics import equivalence_p, holm, interval, sign_flip_p
 
 LEVEL = 0.05
 """Significance level of all tests of a family together."""
@@ -100,6 +101,7 @@ class Findings:
                 str(seed): {
                     **{f"success, {text}": record.success(latent) for latent, text in LATENTS.items()},
                     "steps to 50 %": _finite(self.steps_to_half(arm)[seed]),
+                    "diverged": record.diverged,
                 }
                 for seed, record in by_seed.items()
             }
@@ -141,7 +143,7 @@ def contrast_tests(
             if seeds:
                 made.append((contrast, latent, seeds, [first[seed] - second[seed] for seed in seeds]))
     missing = [1.0] * (planned - len(made))
-    p = [paired(differences, [0.0] * len(differences)).sign_flip_p for *_, differences in made]
+    p = [sign_flip_p(differences) for *_, differences in made]
     alike = [equivalence_p(differences, MARGIN) for *_, differences in made]
     p_holm, alike_holm = holm([*p, *missing]), holm([*alike, *missing])
     return [

@@ -20,8 +20,8 @@ from p3kernels.bench import memory
 from trainer.algorithms.methods import parse_method
 from trainer.config.command_line import parse
 from trainer.runs.files import replace_file
+from trainer.study.markdown import merge, paragraph, table
 from trainer.study.pool import python_command
-from trainer.study.section import merge, paragraph, table
 from trainer.study.versions import machine, versions
 from trainer.training.synthetic import fill, make_algorithm, time_updates
 

@@ -22,11 +22,13 @@ import torch
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import Episodes, run_episodes
 from trainer.models.actor import LatentActor
-from trainer.runs.checkpoint import checkpoint_path
+from trainer.runs.checkpoint import checkpoint_iterations, checkpoint_path
 from trainer.runs.directory import locked
 from trainer.runs.files import replace_file
 from trainer.runs.policy import action_of, load_candidate
-from trainer.study.arms import ArmRun, Judging, Size
+from trainer.study.arms import Judging, Size
+from trainer.study.plan import Run
+from trainer.study.state import state_of
 from trainer.study.versions import versions
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.tasks.terrains import FLAT
@@ -40,12 +42,24 @@ Judged = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By iteration, latent, difficulty ("0.2") and the name of the number, such as "success"."""
 
 
-def read_judged(run: ArmRun, size: Size) -> Judged | None:
+def judged_iterations(run: Run, size: Size) -> tuple[int, ...]:
+    """Iterations whose checkpoints are judged.
+
+    Of a run that diverged they are the last ones of its own, and none at all where they are fewer than of other runs.
+    """
+    if state_of(run) != "diverged":
+        return size.judged
+    own = [iteration for iteration in checkpoint_iterations(run.path) if iteration >= run.first]
+    count = size.judging.checkpoints
+    return tuple(own[-count:]) if len(own) >= count else ()
+
+
+def read_judged(run: Run, size: Size) -> Judged | None:
     """What was measured of the run's last checkpoints with these settings, or None where one is missing."""
-    kept = _kept(run.path, size.judging)
-    if any(str(iteration) not in kept for iteration in size.judged):
+    kept, iterations = _kept(run.path, size.judging), judged_iterations(run, size)
+    if any(str(iteration) not in kept for iteration in iterations):
         return None
-    return {str(iteration): kept[str(iteration)]["results"] for iteration in size.judged}
+    return {str(iteration): kept[str(iteration)]["results"] for iteration in iterations}
 
 
 def judging_seconds(run_dir: Path, judging: Judging) -> float:
@@ -173,12 +187,12 @@ def _kept(run_dir: Path, judging: Judging) -> dict[str, Any]:
         return {}
 
 
-def arguments(run_dir: Path, size: Size) -> list[str]:
+def arguments(run: Run, size: Size) -> list[str]:
     """The command line of `main`."""
     judging = size.judging
     return [
-        str(run_dir),
-        *("--iterations", *map(str, size.judged)),
+        str(run.path),
+        *("--iterations", *map(str, judged_iterations(run, size))),
         *("--difficulties", *(f"{difficulty:g}" for difficulty in judging.difficulties)),
         *("--episodes", str(judging.episodes), "--seconds", f"{judging.seconds:g}", "--seed", str(judging.seed)),
     ]

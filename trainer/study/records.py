@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from trainer.runs.files import replace_file
+from trainer.runs.metrics import FILE_NAME as METRICS
 from trainer.runs.metrics import read_metrics
-from trainer.study.arms import TRUNK, ArmRun, Size
-from trainer.study.finished import learned, rounded, versions_in
+from trainer.study.arms import Size
 from trainer.study.judge import Judged, judged_with, judging_seconds, read_judged
-from trainer.study.state import SESSIONS, OtherSettings, state_of
+from trainer.study.plan import TRUNK, Run, flat
+from trainer.study.state import BOOKKEEPING, SESSIONS, OtherSettings, state_of, why_diverged
 
+_DIGITS = 6
+"""Significant ones of a record's curves."""
 BLOCK = 5
 """Iterations that a point of a curve is the mean over."""
 STEPS, SECONDS, EVALUATED = "steps/total", "time/total_seconds", "eval/success"
@@ -53,9 +56,17 @@ class Record:
     """Processor seconds of judging."""
     trained_with: tuple[str, ...]
     judged_with: dict[str, str]
+    diverged: str | None = None
+    """Why the training gave up before its end, where it did."""
 
     def success(self, latent: str, difficulty: str | None = None) -> float:
-        """The measure: the mean over the last checkpoints and, unless one is named, over the difficulties."""
+        """The measure: the mean over the last checkpoints and, unless one is named, over the difficulties.
+
+        A run that diverged before it had as many checkpoints as others are judged by has nothing judged, and counts
+        with 0 (docs/preregistration.md).
+        """
+        if self.diverged is not None and not self.judged:
+            return 0.0
         return self.number("success", latent, difficulty)
 
     def number(self, name: str, latent: str, difficulty: str | None = None) -> float:
@@ -68,6 +79,10 @@ class Record:
         ]
         return sum(values) / len(values) if values else math.nan
 
+    def first(self, curve: str) -> float:
+        """The first point of a curve; NaN without any."""
+        return float(self.curves[curve][0]) if len(self.curves[curve]) else math.nan
+
     def last(self, curve: str) -> float:
         """The last known point of a curve; NaN without any."""
         known = self.curves[curve][~np.isnan(self.curves[curve])]
@@ -79,44 +94,46 @@ class Record:
         return float(known.mean()) if len(known) else math.nan
 
 
-def record_path(run: ArmRun, records: Path) -> Path:
+def record_path(run: Run, records: Path) -> Path:
     """Path of a run's record among `records`."""
     return records / f"{run.name}.json"
 
 
-def write_record(run: ArmRun, size: Size, records: Path) -> None:
-    """Writes the record of a run that is trained and, unless it is a trunk, judged.
+def write_record(run: Run, size: Size, records: Path) -> None:
+    """Writes the record of a run that is trained, or gave up, and is judged unless it is a trunk.
 
     Raises:
         ValueError: It is not, or its log is damaged.
     """
     judged = {} if run.arm == TRUNK else read_judged(run, size)
-    if state_of(run) != "trained" or judged is None:
+    state = state_of(run)
+    if state not in ("trained", "diverged") or judged is None:
         raise ValueError(f"{run.path}: expected a run that is trained and judged")
-    rows = read_metrics(run.path)
-    first = 1 if run.trunk is None else run.trunk.target + 1
-    if [int(row["iteration"]) for row in rows] != list(range(first, run.target + 1)):
-        raise ValueError(f"{run.path}: its metrics are not of the iterations {first} to {run.target}")
+    rows = read_metrics(run.path) if state == "trained" or (run.path / METRICS).exists() else []
+    last = run.target if state == "trained" else run.first + len(rows) - 1
+    if [int(row["iteration"]) for row in rows] != list(range(run.first, last + 1)):
+        raise ValueError(f"{run.path}: its metrics are not of the iterations {run.first} to {last}")
     evaluated = [[row[STEPS], row[EVALUATED]] for row in rows if row.get(EVALUATED) is not None]
     content = {
         "arm": run.arm,
         "seed": run.config.seed,
-        "settings": learned(run),
-        "first_iteration": first,
+        "settings": _learned(run),
+        "first_iteration": run.first,
         "judging": _judging(size),
         "judged": judged,
         "evaluated": evaluated,
-        "curves": {key: [rounded(value) for value in _blocks(rows, key)] for key in (STEPS, *CURVES)},
-        "seconds": rows[-1][SECONDS],
+        "curves": {key: [_rounded(value) for value in _blocks(rows, key)] for key in (STEPS, *CURVES)},
+        "seconds": rows[-1][SECONDS] if rows else 0.0,
         "judging_seconds": round(judging_seconds(run.path, size.judging), 1),
-        "trained_with": versions_in(run.path / SESSIONS),
+        "trained_with": _versions_in(run.path / SESSIONS),
         "judged_with": judged_with(run.path, size.judging),
+        "diverged": why_diverged(run) if state == "diverged" else None,
     }
     records.mkdir(parents=True, exist_ok=True)
     replace_file(record_path(run, records), (json.dumps(content) + "\n").encode())
 
 
-def read_record(run: ArmRun, size: Size, records: Path) -> Record | None:
+def read_record(run: Run, size: Size, records: Path) -> Record | None:
     """What `write_record` wrote; None where there is none.
 
     Raises:
@@ -128,7 +145,9 @@ def read_record(run: ArmRun, size: Size, records: Path) -> Record | None:
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        for kind, expected in (("settings", learned(run)), ("judging", _judging(size))):
+        if "evaluation_settings" in content:
+            raise OtherSettings(f"{path}: a record of version 0.1.0, of another study; name another --records")
+        for kind, expected in (("settings", _learned(run)), ("judging", _judging(size))):
             for name, value in expected.items():
                 if content[kind].get(name, value) != value:  # what it does not say, its version did not have
                     raise OtherSettings(f"{path}: has {name} {content[kind][name]!r}, this study {value!r}")
@@ -143,6 +162,7 @@ def read_record(run: ArmRun, size: Size, records: Path) -> Record | None:
             float(content["judging_seconds"]),
             tuple(content["trained_with"]),
             content["judged_with"],
+            content.get("diverged"),
         )
     except OtherSettings:
         raise
@@ -159,6 +179,26 @@ def _judging(size: Size) -> dict[str, Any]:
         "seed": judging.seed,
         "iterations": list(size.judged),
     }
+
+
+def _learned(run: Run) -> dict[str, Any]:
+    """The settings that matter for what is learned, as JSON has them."""
+    return json.loads(json.dumps({name: value for name, value in flat(run.config).items() if name not in BOOKKEEPING}))
+
+
+def _versions_in(path: Path) -> tuple[str, ...]:
+    """What a file of the study was made with, one entry for each time; nothing where it does not say."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        entries = content if isinstance(content, list) else [content]
+        return tuple(", ".join(f"{name} {version}" for name, version in entry["versions"].items()) for entry in entries)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ()
+
+
+def _rounded(value: float) -> float | None:
+    """As a record has it: a few significant digits; None for what is not finite."""
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
 def _blocks(rows: list[dict[str, Any]], key: str) -> list[float]:

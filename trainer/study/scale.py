@@ -15,7 +15,7 @@ from trainer.config.command_line import parse
 from trainer.runs.files import replace_file
 from trainer.study.cost import METHODS, PAPER
 from trainer.study.count import Count, count_update
-from trainer.study.section import merge, paragraph, table
+from trainer.study.markdown import merge, paragraph, table
 from trainer.study.versions import versions
 from triton_kernels.proof.model import BYTES_PER_SECOND, FLOPS_PER_SECOND, least_seconds
 

@@ -1,204 +1,204 @@
-"""A study's section in a Markdown page, between two marks; everything else on the page stays as it is."""
+"""A planned study as Markdown: measures by arm, what the likelihoods did, the planned tests, versions."""
 
 from __future__ import annotations
 
 import math
-import shlex
-import textwrap
-from collections.abc import Sequence
-from pathlib import Path
+import statistics
+from collections.abc import Callable, Sequence
 
-from trainer.runs.files import replace_file
-from trainer.study.analysis import MEASURES, PRIMARY, Analysis, summary
+from trainer.study.contrasts import HALF, LATENTS, LEVEL, MARGIN, Findings
+from trainer.study.markdown import paragraph, table
+from trainer.study.records import Record
 from trainer.study.statistics import mean_std
-from trainer.study.versions import machine
 from trainer.training.progress import format_duration
 
-
-def merge(page: Path, name: str, body: str) -> None:
-    """Puts `body` in the place of the section `name` of the page, or at its end.
-
-    Raises:
-        ValueError: The page has one mark without the other, or one twice.
-        FileNotFoundError: There is no page.
-    """
-    if not page.is_file():
-        raise FileNotFoundError(f"--docs: no page {page}")
-    begin, end = f"<!-- study:{name} begin -->", f"<!-- study:{name} end -->"
-    text = page.read_text(encoding="utf-8")
-    counts = text.count(begin), text.count(end)
-    section = f"{begin}\n{body.strip()}\n{end}"
-    if counts == (0, 0):
-        merged = f"{text.rstrip()}\n\n{section}\n" if text.strip() else f"{section}\n"
-    elif counts == (1, 1) and text.index(begin) < text.index(end):
-        merged = text[: text.index(begin)] + section + text[text.index(end) + len(end) :]
-    else:
-        raise ValueError(f"--docs: {page} has {counts[0]} times {begin} and {counts[1]} times {end}, expected a pair")
-    if merged != text:
-        replace_file(page, merged.encode())
+CLIPPED = "loss/clip_fraction"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def paragraph(text: str) -> str:
-    """In lines that fit an editor."""
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
-
-
-def write_section(analysis: Analysis, figures: Sequence[str], command: str, note: str = "") -> str:
-    """The study as Markdown: what was run, the measure, numbers, tests, figures and versions.
+def write_section(findings: Findings, figures: Sequence[str], command: str) -> str:
+    """The study's section.
 
     Args:
-        analysis: Analysis of the finished runs.
+        findings: Findings of the records.
         figures: Links to them, as seen from the page.
-        command: The command line of this study.
-        note: A sentence of the person who ran it.
+        command: The command line that made it.
     """
-    settings = analysis.settings
+    plan = findings.planned.plan
     parts = [
-        f"## {settings.study.title}",
+        f"## {plan.title}",
         f"```bash\n{command}\n```",
-        paragraph(_what(analysis) + (f" {note.strip()}" if note.strip() else "")),
-        paragraph(_measure(analysis)),
-        numbers_table(analysis),
-        paragraph(_convergence(analysis)),
-        tests_table(analysis),
-        paragraph(_about_tests(analysis)),
-        *(f"![{settings.study.title}]({figure})" for figure in figures),
-        paragraph(_made_with(analysis)),
+        paragraph(_what(findings)),
+        arms_table(findings),
+        paragraph(_measures(findings)),
+        mechanism_table(findings),
+        paragraph(
+            "Means over the seeds, of a branch after its switch. *Clipped* is the share of ratios outside PPO's clip"
+            " range, of the first 5 iterations and of the last; KL, learning rate and Σv/σ² (the latent's action"
+            " variance over the exploration's, summed over actions) are of the last 5 iterations."
+        ),
+        tests_table(findings),
+        paragraph(_about_tests(findings)),
+        *(f"![{plan.title}]({figure})" for figure in figures),
+        paragraph(_made_with(findings)),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def numbers_table(analysis: Analysis) -> str:
-    """A row a method, mean ± std over its seeds."""
-    shown = [measure for measure in MEASURES if _known(analysis, measure.key)]
-    header = ["method", "seeds", *(f"**{m.label}**" if m is PRIMARY else m.label for m in shown), "converged"]
+def arms_table(findings: Findings) -> str:
+    """A row an arm: success at the latent's mean and sampled, in percent, mean ± std over seeds."""
+    grades = [f"{difficulty:g}" for difficulty in findings.planned.size.judging.difficulties]
+    spread = " / ".join(grades)
+    header = ["arm", "seeds", "**success, z mean**", "**success, z sampled**", "lost by sampling"]
+    header += [f"z mean at {spread}", f"z sampled at {spread}", "steps to 50 %, millions"]
     rows = []
-    for method, runs in analysis.runs.items():
-        cells = [summary(list(analysis.values(method, measure).values()), measure.digits) for measure in shown]
-        converged = sum(analysis.converged_at(run) is not None for run in runs.values())
-        rows.append([f"`{method}`", str(len(runs)), *cells, f"{converged} of {len(runs)}"])
+    for arm, records in findings.records.items():
+        if not records:
+            continue
+        cells = [
+            _percent(findings, arm, lambda record: record.success("mean")),
+            _percent(findings, arm, lambda record: record.success("sample")),
+            _percent(findings, arm, lambda record: record.success("mean") - record.success("sample")),
+        ]
+        for latent in LATENTS:
+            means = [mean_std(list(findings.success(arm, latent, grade).values()))[0] for grade in grades]
+            cells.append(" / ".join(f"{100 * mean:.0f}" for mean in means))
+        rows.append([f"`{arm}`", str(len(records)), *cells, _steps(findings, arm)])
     return table(header, rows)
 
 
-def tests_table(analysis: Analysis) -> str:
-    """A row a method, against the reference, on the primary measure."""
-    comparisons = analysis.comparisons()
-    if not comparisons:
-        return ""
-    header = ["method", "pairs", f"difference to `{analysis.settings.reference}`", "seeds above it"]
-    header += ["p, paired t", "Holm", "p, exact sign flips", "Holm"]
+def mechanism_table(findings: Findings) -> str:
+    """A row an arm: what its likelihoods did."""
+    header = ["arm", "clipped, first → last", "KL", "learning rate", "Σv/σ²", "D_eff", "minutes of training"]
     rows = []
-    for method, comparison in comparisons.items():
-        test = comparison.test
-        difference = f"{test.mean:+.2f}" + ("" if math.isnan(test.std) else f" ± {test.std:.2f}")
-        p_values = (test.t_p, comparison.t_holm, test.sign_flip_p, comparison.sign_flip_holm)
+    for arm, records in findings.records.items():
+        if not records:
+            continue
+        first = _mean(findings, arm, lambda record: record.first(CLIPPED))
+        last = _mean(findings, arm, lambda record: record.last(CLIPPED))
+        cells = [
+            f"{_number(first, '{:.2f}')} → {_number(last, '{:.2f}')}",
+            _number(_mean(findings, arm, lambda record: record.last("loss/kl")), "{:.3f}"),
+            _number(_mean(findings, arm, lambda record: record.last("loss/learning_rate")), "{:.1e}"),
+            _number(_mean(findings, arm, lambda record: record.last("policy/latent_share")), "{:.2f}"),
+            _number(100 * _mean(findings, arm, lambda record: record.last("d_eff/trained")), "{:.0f} %"),
+            _number(_mean(findings, arm, lambda record: record.seconds / 60), "{:.0f}"),
+        ]
+        rows.append([f"`{arm}`", *cells])
+    return table(header, rows)
+
+
+def tests_table(findings: Findings) -> str:
+    """A row a planned contrast and measure; nothing for a study without contrasts."""
+    tests = findings.tests()
+    if not tests:
+        return ""
+    header = ["contrast", "measure", "pairs", "difference, points", "95 %", "seeds above"]
+    header += ["p, sign flips", "Holm", "p, equivalence", "Holm", "finding"]
+    rows = []
+    for test in tests:
+        low, high = test.interval
         rows.append(
-            [f"`{method}`", str(test.count), difference, f"{test.wins} of {test.count}", *map(_p_value, p_values)]
+            [
+                f"`{test.contrast.first}` − `{test.contrast.second}`",
+                LATENTS[test.latent],
+                str(len(test.seeds)),
+                f"{100 * test.mean:+.1f}",
+                f"{100 * low:+.1f} to {100 * high:+.1f}" if math.isfinite(low) else "–",
+                f"{test.wins} of {len(test.seeds)}",
+                *(f"{p:.3f}" for p in (test.p, test.p_holm, test.equivalence, test.equivalence_holm)),
+                test.finding,
+            ]
         )
     return table(header, rows)
 
 
-def _what(analysis: Analysis) -> str:
-    settings = analysis.settings
-    steps = max((run.curves["steps/total"][-1] for runs in analysis.runs.values() for run in runs.values()), default=0)
-    count = sum(map(len, analysis.runs.values()))
+def _what(findings: Findings) -> str:
+    planned = findings.planned
+    size, seeds = planned.size, ", ".join(map(str, planned.seeds))
     text = (
-        f"{count} runs on `{settings.task}`: {settings.num_envs} environments, {settings.iterations} iterations,"
-        f" {steps / 1000:.0f} thousand steps, seeds {', '.join(map(str, settings.seeds))}, one process a"
-        f" core on one thread (`OMP_NUM_THREADS=1`). Each is `{training_command(analysis)}`."
+        f"{sum(map(len, findings.records.values()))} runs on `{size.task}`: {size.num_envs} environments,"
+        f" {size.iterations} iterations, seeds {seeds}. `mm+X` continues the moment-matching run of its seed with X"
+        f" from iteration {size.trunk} on; `mm` is that run continued as it was; others train from random weights."
+        " The arms:"
     )
-    text += f" Not finished and left out: {analysis.left_out()}." if analysis.unfinished else ""
-    return text + (f" Damaged and left out: {', '.join(analysis.damaged)}." if analysis.damaged else "")
+    arms = [f"`{arm.name}` is `{arm.command}`" for arm in planned.arms if findings.records[arm.name]]
+    text += f" {'; '.join(arms)}."
+    text += f" Not finished and left out: {', '.join(findings.unfinished)}." if findings.unfinished else ""
+    text += _diverged(findings)
+    return text + (f" Damaged and left out: {', '.join(findings.damaged)}." if findings.damaged else "")
 
 
-def training_command(analysis: Analysis) -> str:
-    """What trains one run, with METHOD and SEED to be filled in."""
-    run = analysis.settings.runs()[0]
-    arguments = run.arguments(resume=False)
-    filled = {run.config.method: "METHOD", str(run.path): f"DIR/{run.config.task}-METHOD-SEED"}
-    named = [filled.get(text, text) for text in arguments]
-    named[named.index("--seed") + 1] = "SEED"
-    return shlex.join(["p3", *named])
+def _diverged(findings: Findings) -> str:
+    """Which runs gave up, and how they count."""
+    told = [
+        f"{arm} of seed {seed} ("
+        + (f"judged at iterations {', '.join(record.judged)}" if record.judged else "counts with success 0")
+        + ")"
+        for arm, by_seed in findings.records.items()
+        for seed, record in by_seed.items()
+        if record.diverged is not None
+    ]
+    return f" Diverged: {', '.join(told)}." if told else ""
 
 
-def _measure(analysis: Analysis) -> str:
-    evaluation = analysis.settings.evaluation
-    where = "" if evaluation.difficulty is None else f" at difficulty {evaluation.difficulty:g}"
-    survival = [run.evaluated("mean", "survival") for runs in analysis.runs.values() for run in runs.values()]
+def _measures(findings: Findings) -> str:
+    size = findings.planned.size
+    judging, judged = size.judging, ", ".join(map(str, size.judged))
     return (
-        f"The measure that ranks (bold) was chosen before any of these runs were compared, and the curriculum's"
-        f" promotion rule cannot cap it: the reward of a fresh episode of {evaluation.seconds:g} s{where}, pushed as in"
-        " training,"
-        f" acting at the latent's mean as deployed; the final checkpoint, {evaluation.episodes} episodes, the same for"
-        f" every run (seed {evaluation.seed}). Mean ± standard deviation over seeds; training rewards are means"
-        f" over the last 200 episodes, exploration included. By the mean: {ranking(analysis)}. The sturdiest"
-        f" run survives {100 * max(survival, default=0):.0f} % of these episodes; at 100 % their length would cap it."
+        f"Success is the share of {judging.episodes} episodes of {judging.seconds:g} s at each difficulty that cross"
+        f" their course (stairs, gaps, stones), pushed and randomised as in training, on tiles that no training saw"
+        f" (seed {judging.seed}); the mean over the checkpoints of the iterations {judged}, and over the difficulties."
+        f" Mean ± standard deviation over seeds, in percent. Steps are counted to the first evaluation while training,"
+        f" every {size.eval_interval} iterations with 64 episodes at difficulty 0.2 and the latent's mean, that"
+        f" succeeds in {100 * HALF:.0f} %: the median, and how many seeds reached it."
     )
 
 
-def ranking(analysis: Analysis) -> str:
-    """The methods by the mean of the primary measure, best first."""
-    means = {
-        method: mean_std(list(analysis.values(method, PRIMARY).values()))[0]
-        for method, runs in analysis.runs.items()
-        if runs
-    }
-    return ", ".join(f"`{method}`" for method in sorted(means, key=lambda method: -means[method]))
-
-
-def _convergence(analysis: Analysis) -> str:
-    settings = analysis.settings
-    text = (
-        f"Converged is the paper's criterion: the episode reward has not risen by more than 1 % over"
-        f" {settings.plateau_window} iterations and the mean difficulty is at least 0.9."
-    )
-    if settings.iterations < settings.plateau_window:
-        text += f" A run of {settings.iterations} iterations is shorter than that window, so none can be."
-    reached = [run.difficulty for runs in analysis.runs.values() for run in runs.values()]
-    if reached := [difficulty for difficulty in reached if not math.isnan(difficulty)]:
-        text += f" The highest final difficulty of a run is {max(reached):.2f}."
-    return text
-
-
-def _about_tests(analysis: Analysis) -> str:
-    counts = {comparison.test.count for comparison in analysis.comparisons().values()}
-    if not counts:
+def _about_tests(findings: Findings) -> str:
+    tests = findings.tests()
+    if not tests:
         return ""
-    count = max(counts)
+    count, planned = max(len(test.seeds) for test in tests), len(findings.planned.plan.contrasts) * len(LATENTS)
     return (
-        f"Pairs share their seed: terrains and first states of the environments, and, among methods on the VAE's"
-        f" network, the initial weights; from the first action on the runs are their own. With {count} of them the"
-        f" least two-sided p that sign flips can give is {2 / 2**count:.3g}, before Holm's correction for"
-        f" {len(analysis.comparisons())} comparisons."
+        f"Differences are paired by seed. With {count} pairs the least p of the exact two-sided sign flips is"
+        f" {2 / 2**count:.4f}, of equivalence {1 / 2**count:.4f}; Holm's correction is for {planned} tests each, at"
+        f" {LEVEL:g}. Equivalence is within ± {100 * MARGIN:.0f} percentage points: the larger p of two one-sided exact"
+        f" sign-flip tests. Rules: [preregistration.md](preregistration.md)."
     )
 
 
-def _made_with(analysis: Analysis) -> str:
-    runs = [run for runs in analysis.runs.values() for run in runs.values()]
-    seconds = [run.seconds for run in runs]
-    trained = sorted({made for run in runs for made in run.trained_with})
-    evaluated = sorted({made for run in runs for made in run.evaluated_with})
-    before = [] if all(run.trained_with for run in runs) else ["by `p3 train` on its own, which records no commit"]
+def _made_with(findings: Findings) -> str:
+    records = [record for by_seed in findings.records.values() for record in by_seed.values()]
+    own = sum(record.seconds for record in records if record.first_iteration == 1)
+    for record in records:
+        trunk = findings.trunks.get(record.seed)
+        if record.first_iteration > 1:
+            own += record.seconds - (trunk.seconds if trunk is not None else 0.0)
+    own += sum(trunk.seconds for trunk in findings.trunks.values())
+    judging = sum(record.judging_seconds for record in records)
+    trained = sorted({made for record in records for made in record.trained_with})
     return (
-        f"Training {format_duration(sum(seconds))} of one core in all,"
-        f" {format_duration(sum(seconds) / max(1, len(seconds)))} a run."
-        f" Trained with: {'; '.join([*trained, *before])}."
-        f" Evaluated with: {'; '.join(evaluated)}. {machine()}."
+        f"Training {format_duration(own)} of one core beside other work, judging {format_duration(judging)} of"
+        f" processor time. Trained with: {'; '.join(trained) or 'p3 train on its own, which records no commit'}."
     )
 
 
-def _known(analysis: Analysis, key: str) -> bool:
-    measure = next(measure for measure in MEASURES if measure.key == key)
-    return any(not math.isnan(value) for method in analysis.runs for value in analysis.values(method, measure).values())
+def _steps(findings: Findings, arm: str) -> str:
+    steps = list(findings.steps_to_half(arm).values())
+    reached = [value for value in steps if math.isfinite(value)]
+    middle = statistics.median(steps)
+    return f"{f'{middle / 1e6:.2f}' if math.isfinite(middle) else '–'} ({len(reached)} of {len(steps)})"
 
 
-def _p_value(value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+def _mean(findings: Findings, arm: str, of: Callable[[Record], float]) -> float:
+    known = [value for value in findings.values(arm, of).values() if not math.isnan(value)]
+    return mean_std(known)[0]
+
+
+def _percent(findings: Findings, arm: str, of: Callable[[Record], float]) -> str:
+    mean, std = mean_std(list(findings.values(arm, of).values()))
+    return f"{100 * mean:.1f}" + ("" if math.isnan(std) else f" ± {100 * std:.1f}")
+
+
+def _number(value: float, form: str) -> str:
+    return "–" if math.isnan(value) else form.format(value)

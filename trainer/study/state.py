@@ -11,10 +11,11 @@ from typing import Literal
 
 from trainer.runs.checkpoint import latest_checkpoint, newest_readable
 from trainer.runs.config_file import load_config
+from trainer.runs.directory import DIVERGED
 from trainer.runs.metrics import FILE_NAME as METRICS
 from trainer.study.plan import Run, flat
 
-State = Literal["missing", "unfinished", "trained"]
+State = Literal["missing", "unfinished", "trained", "diverged"]
 
 SESSIONS = "study.json"
 """In a run's directory: when and with which versions a study trained it."""
@@ -49,15 +50,26 @@ def check_settings(run: Run) -> None:
 
 
 def state_of(run: Run) -> State:
-    """Whether the run is trained, begun, or not there.
+    """Whether the run is trained, begun, or not there, or gave up; a branch diverges with the trunk it would continue.
 
     Raises:
         OtherSettings: The directory holds another run.
         ValueError: It is damaged beyond what a resume mends.
     """
-    if latest_checkpoint(run.path) is None:
-        return "missing"
-    return "trained" if final_checkpoint(run) is not None else "unfinished"
+    if latest_checkpoint(run.path) is not None and final_checkpoint(run) is not None:
+        return "trained"
+    if why_diverged(run) is not None:
+        return "diverged"
+    return "missing" if latest_checkpoint(run.path) is None else "unfinished"
+
+
+def why_diverged(run: Run) -> str | None:
+    """What a training that gave up said of it, or its trunk's; None of others."""
+    with contextlib.suppress(OSError):
+        return (run.path / DIVERGED).read_text(encoding="utf-8").strip()
+    if run.trunk is not None and latest_checkpoint(run.path) is None and state_of(run.trunk) == "diverged":
+        return f"its trunk {run.trunk.name} did: {why_diverged(run.trunk)}"
+    return None
 
 
 def final_checkpoint(run: Run) -> Path | None:

@@ -14,6 +14,7 @@ from trainer import cli
 from trainer.algorithms import p3_ppo
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
+from trainer.runs.directory import DIVERGED
 from trainer.runs.metrics import read_metrics
 from trainer.tasks import make_task
 from trainer.tasks.locomotion import LocomotionTask
@@ -314,6 +315,10 @@ class TestRollback:
         assert f"the last checkpoint is {tmp_path / 'model_2.pt'}" in output.out
         assert "Traceback" not in output.err
         assert load_checkpoint(tmp_path / "model_2.pt")["iter"] == 2
+        assert "3 times after going back to" in (tmp_path / DIVERGED).read_text()  # a study counts it as diverged
+        monkeypatch.undo()
+        assert cli.main(["train", "--run-dir", str(tmp_path), "--resume", "--iterations", "3"]) == 0
+        assert not (tmp_path / DIVERGED).exists()
 
 
 class TestFullDisk:
