@@ -53,18 +53,39 @@ def test_a_reader_that_has_enough_is_no_error(arguments):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_settings_of_a_training_import_no_torch():
-    """So that its help is there at once."""
+OF_THE_OPS = ("bench", "gpu-check", "info")
+"""Commands of p3kernels, which is torch's ops and imports it."""
+
+
+def test_help_imports_no_torch():
+    """One process for all of them; so every help is there at once."""
+    lines = [[name] for name in cli.COMMANDS if name not in OF_THE_OPS]
+    lines += [["study", name] for name in ("preregistered", "cost", "scale")]
     program = (
-        "import sys\nfrom trainer import cli, config\nassert 'torch' not in sys.modules\n"
-        "try:\n    cli.main(['train', '--help'])\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
-        "assert 'torch' not in sys.modules and 'p3kernels' not in sys.modules\n"
+        "import sys\nfrom trainer import cli\n"
+        f"for line in {lines}:\n"
+        "    try:\n        cli.main([*line, '--help'])\n"
+        "    except SystemExit as stop:\n        assert stop.code == 0\n"
+        "    else:\n        raise AssertionError(line)\n"
+        "    assert 'torch' not in sys.modules and 'p3kernels' not in sys.modules, line\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "--ppo.desired-kl" in done.stdout
+    for option in ("--ppo.desired-kl", "--strengths", "--viewer", "--quick", "--eval-checkpoints", "--counted"):
+        assert option in done.stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_help_that_cannot_be_written_is_an_error(unbuffered):
+    command = [sys.executable, "-m", "trainer.cli", "--help"]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment, timeout=300, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "p3: No space left on device\n")
 
 
 def test_version():

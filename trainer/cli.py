@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -32,6 +33,8 @@ class Command:
     summary: str
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that are set, where they are not, before anything is imported: OpenMP reads them when it is loaded."""
+    settings: str | None = None
+    """Its class in `trainer.config.commands`, which answers --help without the module and the torch that it brings."""
 
 
 COMMANDS = {
@@ -41,18 +44,32 @@ COMMANDS = {
         # Threads that spin while they wait take the cores from whoever needs them, the other processes of the run too.
         environment=(("OMP_WAIT_POLICY", "passive"),),
     ),
-    "play": Command("trainer.commands.play", "watch a trained policy, in the browser, in a window or as a video"),
+    "play": Command(
+        "trainer.commands.play",
+        "watch a trained policy, in the browser, in a window or as a video",
+        settings="PlayConfig",
+    ),
     "eval": Command(
-        "trainer.commands.evaluate", "judge trained policies side by side: reward, lifetime, success, energy"
+        "trainer.commands.evaluate",
+        "judge trained policies side by side: reward, lifetime, success, energy",
+        settings="EvalConfig",
     ),
     "diagnose": Command(
-        "trainer.commands.diagnose", "D_eff, KL, action distribution and gradient noise of a checkpoint"
+        "trainer.commands.diagnose",
+        "D_eff, KL, action distribution and gradient noise of a checkpoint",
+        settings="DiagnoseConfig",
     ),
     "export": Command(
-        "trainer.commands.export", "write a policy as one ONNX file, compared with torch, with its contract"
+        "trainer.commands.export",
+        "write a policy as one ONNX file, compared with torch, with its contract",
+        settings="ExportConfig",
     ),
     "run-onnx": Command("trainer.commands.run_onnx", "run an exported policy in MuJoCo at 50 Hz, without torch"),
-    "pack": Command("trainer.commands.pack", "write a policy as one small file, usable wherever a checkpoint is"),
+    "pack": Command(
+        "trainer.commands.pack",
+        "write a policy as one small file, usable wherever a checkpoint is",
+        settings="PackConfig",
+    ),
     "deploy": Command("trainer.commands.deploy", "drive a Unitree G1 with an exported policy, over DDS, without torch"),
     "robot-sim": Command("trainer.commands.robot_sim", "a G1 in MuJoCo that speaks the robot's protocol on loopback"),
     "replay": Command("trainer.commands.replay", "run the log of a deployment again, bit for bit; plots of it"),
@@ -100,12 +117,17 @@ def main(arguments: Sequence[str] | None = None, before: Callable[[], None] = la
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+    helps = bool({"-h", "--help"} & set(arguments))
+    if helps and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(write_through=False)  # argparse passes over a write that fails; the flush below does not
     try:
         try:
             if not name:
                 _refuse(arguments[:1])  # only the first word is ours
             for variable, value in COMMANDS[name].environment:
                 os.environ.setdefault(variable, value)
+            if helps:
+                _help(COMMANDS[name], arguments[1:], f"p3 {name}")
             module = importlib.import_module(COMMANDS[name].module)
             before()
             return module.main(arguments[1:], prog=f"p3 {name}")
@@ -122,6 +144,14 @@ def _refuse(arguments: Sequence[str]) -> NoReturn:
     if name is None:
         parser.error(f"expected a command: {', '.join(COMMANDS)}")
     parser.error(f"no command {name!r}{did_you_mean(name, COMMANDS)}; the commands are {', '.join(COMMANDS)}")
+
+
+def _help(command: Command, arguments: Sequence[str], prog: str) -> None:
+    """Prints the help of a command whose settings are apart from its work, and exits."""
+    if command.settings is not None:
+        from trainer.config import command_line, commands  # noqa: PLC0415  with it comes tyro
+
+        command_line.parse(getattr(commands, command.settings), arguments, prog)
 
 
 def _ended(error: BaseException, prog: str) -> int:

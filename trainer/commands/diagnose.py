@@ -8,15 +8,15 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import tyro
 
 from p3kernels.version import __version__
 from trainer.config.command_line import parse
+from trainer.config.commands import DiagnoseConfig
 from trainer.diagnosis.figures import write_figures
 from trainer.diagnosis.files import FOLDER, NUMBERS, TABLES
 from trainer.diagnosis.numbers import QUICK, Diagnosis, Sizes, diagnose
@@ -25,34 +25,6 @@ from trainer.diagnosis.tables import tables
 from trainer.report.page import write_report
 from trainer.runs.files import replace_file
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
-
-
-@dataclass
-class DiagnoseConfig:
-    """Diagnose the policy of a checkpoint on real states of its task: the paper's tables and figures.
-
-    Data efficiency, KL after one epoch's update, action distribution, Gaussianity, correlation, linearity and gradient
-    noise, for single-sample, Monte Carlo and closed-form likelihoods. Everything is written to RUN_DIR/diagnose and
-    into the run's report.html. Of several checkpoints each is a column, figures side by side; the directory of a P³
-    run that has changed from MM to MC gives two: its checkpoint at the change, before LSFT, and its latest.
-    """
-
-    checkpoint: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Directories of runs, checkpoint files (model_N.pt) in them, policy files, or pretrained policies by name."""
-    task: str | None = None
-    """Roll out on another task of the same robot; the run's own by default."""
-    num_envs: int | None = None
-    """Fresh environments; by default the run's own, as they were when the checkpoint was written."""
-    states: int = Sizes.states
-    """States kept of a rollout."""
-    seed: int = 1
-    """Seed of rollouts and samples: the same seed gives the same numbers."""
-    out: Path | None = None
-    """Where everything goes; RUN_DIR/diagnose of the last checkpoint by default."""
-    num_threads: int | None = None
-    """Simulator threads; all cores by default."""
-    quick: bool = False
-    """Few states and samples, for a first look in seconds: the numbers are rough, and say so."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 diagnose") -> int:

@@ -7,38 +7,18 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from dataclasses import asdict
+from typing import Any
 
 from trainer.algorithms.presets import check_engine
 from trainer.config.command_line import check_writable, parse
-from trainer.evaluation.compare import Protocol, compare, number_of_parts
+from trainer.config.commands import EvalConfig
+from trainer.evaluation.compare import compare, number_of_parts
 from trainer.evaluation.episodes import default_terrains
 from trainer.evaluation.table import markdown, numbers, plot
 from trainer.runs.policy import Candidate, load_candidate
 from trainer.tasks import TaskConfig, make_task
 from trainer.tasks.settings import assigned, differences
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalConfig(Protocol):
-    """Judge trained policies side by side, on the same terrains, robots and random numbers."""
-
-    checkpoints: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Run directories (best.pt, else the newest checkpoint), checkpoint or policy files, or pretrained policies."""
-    task: str | None = None
-    """Task whose rewards and commands count; the checkpoints' own by default, if they have the same."""
-    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SETTING=VALUE")] = ()
-    """Settings of that task to change, as for p3 train: max_tilt=0.8 dynamics.friction=0.2,0.4."""
-    markdown: Path | None = None
-    """File to write the table to as well."""
-    json: Path | None = None
-    """File to write the numbers to, terrain by terrain."""
-    plot: Path | None = None
-    """File to draw bars into (.png, .svg or .pdf)."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from trainer.config.command_line import check_writable, parse
+from trainer.config.commands import ExportConfig
 from trainer.export.onnx_file import OPSET, TOLERANCE, contract_path, export
 from trainer.runs.policy import load_candidate
-
-
-@dataclass
-class ExportConfig:
-    """Write a checkpoint as one self-contained ONNX file, with its contract as JSON beside it."""
-
-    checkpoint: Annotated[Path, tyro.conf.Positional]
-    """A run directory (best.pt, else the newest checkpoint), a checkpoint or policy file, or a pretrained policy."""
-    output: Path | None = None
-    """File to write; policy.onnx in the run directory by default, for a pretrained policy NAME-policy.onnx here."""
-    std: bool = False
-    """Whether to add the output action_std: what the latent's uncertainty does to the action, by moment matching."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 export") -> int:

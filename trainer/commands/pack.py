@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from trainer.config.command_line import parse
+from trainer.config.commands import PackConfig
 from trainer.runs.policy import load_candidate
 from trainer.runs.policy_file import write_policy
-
-
-@dataclass
-class PackConfig:
-    """Write the policy of a checkpoint as one small file: weights, contract and settings.
-
-    The file is usable wherever a checkpoint is: p3 eval, play, export, diagnose and train --init-from.
-    """
-
-    checkpoint: Annotated[Path, tyro.conf.Positional]
-    """A run directory (its best.pt, else its newest checkpoint) or a checkpoint file."""
-    output: Annotated[Path, tyro.conf.Positional]
-    """The file, ending in .pt; its name is the policy's."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 pack") -> int:

@@ -5,53 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
 
 from trainer.config.command_line import check_writable, parse
+from trainer.config.commands import PlayConfig
 from trainer.runs.named_checkpoint import read_run_checkpoint
 from trainer.viewer.offscreen import choose_gl
 
 VIDEO_SECONDS = 10.0
 VIDEO_SUFFIXES = (".mp4", ".gif")
-
-
-@dataclass
-class PlayConfig:
-    """Watch a trained policy."""
-
-    checkpoint: Annotated[Path, tyro.conf.Positional]
-    """A run directory (best.pt, else the newest checkpoint), a checkpoint or policy file, or a pretrained policy."""
-    viewer: Literal["auto", "mujoco", "browser", "none"] = "auto"
-    """mujoco: a window, needs a display. browser: a page with sliders and plots, served from here, needs no display
-    and no OpenGL. none: a video. auto: a video if --video is given, else the window where there is a display, else the
-    page if started from a terminal and the video if not."""
-    video: Path | None = None
-    """Write this file, .mp4 or .gif; RUN_DIR/play.mp4 by default. Rendered off-screen by EGL or OSMesa, whichever works
-    here; MUJOCO_GL=egl|osmesa|glfw chooses."""
-    latent: Literal["mean", "sample", "policy"] = "mean"
-    """Act at the latent's mean (as deployed), at a sample of it, or with exploration noise too."""
-    seconds: float | None = None
-    """How long; 10 s for a video, until it is closed or Ctrl-C for a viewer."""
-    difficulty: float | None = None
-    """Difficulty of the terrain, in [0, 1]; 0 by default, on terrains."""
-    terrain: str | None = None
-    """Name of the terrain; the task's first by default."""
-    seed: int = 1000
-    """Seed of the episodes."""
-    port: int = 8080
-    """Port of the page; the next free one if it is taken."""
-    host: str = "127.0.0.1"
-    """Address the page is served at: this machine alone by default, 0.0.0.0 for the whole network."""
-    plain: bool = False
-    """A page without shadows and reflections: many times faster in a browser without a GPU."""
-    width: int = 640
-    """Width of the video, pixels."""
-    height: int = 480
-    """Height of the video, pixels."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 play") -> int:

@@ -1,31 +1,20 @@
-"""`p3 study`: the list of studies, and a planned study from its runs to its tables."""
+"""`p3 study`: the list of studies and their settings. The work is imported after the command line is read."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shlex
-import sys
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from trainer.config.command_line import parse
-from trainer.processes import cores
-from trainer.runs.files import replace_file
-from trainer.study import cost, scale
-from trainer.study.arms import PLANS, Arm, Judging, Plan, Planned, Size
-from trainer.study.campaign import Campaign
-from trainer.study.conduct import complete
-from trainer.study.contrasts import Findings, gather
-from trainer.study.figures import write_figures
-from trainer.study.markdown import merge
-from trainer.study.section import arms_table, tests_table, write_section
-from trainer.training.interrupt import Interrupted
+from trainer.study.arms import PLANS, Judging, Size
+from trainer.study.count_settings import COST, SCALE, CostConfig, ScaleConfig
 
-COUNTS = {"cost": cost, "scale": scale}
-"""Studies of one update, without a training."""
+COUNTS = {"cost": COST, "scale": SCALE}
+"""Studies of one update, without a training, and what the list says about them."""
 GONE = {
     "estimators": "p3 study preregistered, and p3 study table for the paper's methods",
     "baselines": "p3 study table",
@@ -81,8 +70,7 @@ class StudyConfig:
 
 
 def _help(prog: str) -> str:
-    summaries = {name: plan.summary for name, plan in PLANS.items()}
-    summaries |= {name: module.SUMMARY for name, module in COUNTS.items()}
+    summaries = {name: plan.summary for name, plan in PLANS.items()} | COUNTS
     width = max(map(len, summaries)) + 2
     listing = "\n".join(f"  {name:<{width}}{text}" for name, text in summaries.items())
     return f"studies:\n{listing}\n\n'{prog} NAME --help' tells about one of them."
@@ -105,100 +93,15 @@ def main(arguments: Sequence[str], prog: str = "p3 study") -> int:
     if arguments[:1] and (instead := GONE.get(arguments[0])):
         parser.error(f"{arguments[0]} is a study of version 0.1.0; in its place there is {instead}")
     name = parser.parse_args(list(arguments[:1])).name
+    prog, rest = f"{prog} {name}", arguments[1:]
     if name in COUNTS:
-        return COUNTS[name].main(arguments[1:], prog=f"{prog} {name}")
-    return _study(PLANS[name], arguments[1:], f"{prog} {name}")
-
-
-def _study(plan: Plan, arguments: Sequence[str], prog: str) -> int:
+        settings = parse(CostConfig if name == "cost" else ScaleConfig, rest, prog)
+        return _work().run_count(settings, rest, prog)
+    plan = PLANS[name]
     default = StudyConfig(arms=tuple(arm.name for arm in plan.arms), seeds=plan.seeds)
-    config = parse(StudyConfig, arguments, prog, default)
-    failed = False
-    try:
-        planned = planned_of(plan, config)
-        jobs = cores() if config.jobs is None else config.jobs
-        if config.docs is not None and not config.docs.is_file():
-            raise FileNotFoundError(f"--docs: no page {config.docs}")
-        if config.train:
-            runs = len(planned.runs())
-            print(f"{plan.name}: {runs} runs in {planned.directory}, {jobs} at a time", flush=True)
-            failed = bool(complete(Campaign(planned), jobs, _report))
-        failed |= _tell(gather(planned), config, f"{prog} {shlex.join(_shown(arguments))}".strip())
-    except Interrupted as stop:
-        print(f"interrupted; go on with: {prog} {shlex.join(arguments)}")
-        return 128 + stop.number
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
-    return 1 if failed else 0
+    config = parse(StudyConfig, rest, prog, default)
+    return _work().run_plan(plan, config, rest, prog)
 
 
-def planned_of(plan: Plan, config: StudyConfig) -> Planned:
-    """The study that a command line describes.
-
-    Raises:
-        ValueError: Naming the option that cannot be.
-    """
-    known: dict[str, Arm] = {arm.name: arm for arm in plan.arms}
-    for name in config.arms:
-        if name not in known:
-            raise ValueError(f"--arms: expected some of {', '.join(known)}, got {name!r}")
-    judging = Judging(
-        config.eval_difficulties,
-        config.eval_episodes,
-        config.eval_seconds,
-        config.eval_seed,
-        config.eval_checkpoints,
-    )
-    size = Size(
-        config.task,
-        config.num_envs,
-        config.iterations,
-        config.trunk,
-        config.save_interval,
-        config.eval_interval,
-        judging,
-        tuple(shlex.split(config.options)),
-    )
-    return Planned(plan, config.dir, config.records, tuple(known[name] for name in config.arms), config.seeds, size)
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _shown(arguments: Sequence[str]) -> list[str]:
-    """The command line for a reader: where things lay on this machine is not for the page."""
-    shown, rest = [], iter(arguments)
-    for text in rest:
-        name, _, value = text.partition("=")
-        if name not in ("--dir", "--docs", "--records"):
-            shown.append(text)
-            continue
-        value = value or next(rest, "")
-        shown += [name, value if not Path(value).is_absolute() else name[2:].upper()]
-    return shown
-
-
-def _tell(findings: Findings, config: StudyConfig, command: str) -> bool:
-    """Prints and writes the comparison; whether something about it is wrong."""
-    for name, reason in findings.damaged.items():
-        print(f"{name}: left out: {reason}", file=sys.stderr)
-    if findings.unfinished:
-        print(f"left out, not finished: {', '.join(findings.unfinished)}", file=sys.stderr)
-    name = findings.planned.plan.name
-    if not any(findings.records.values()):
-        print(f"{name}: no run is finished in {config.records}", file=sys.stderr)
-        return True
-    print(f"\n{arms_table(findings)}\n")
-    if tests := tests_table(findings):
-        print(f"{tests}\n")
-    page, results = config.docs, config.dir / f"{name}.json"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(results, (json.dumps(findings.as_json(), indent=2) + "\n").encode())
-    figures = write_figures(findings, (page.parent if page is not None else config.dir) / "figures")
-    if page is not None:
-        links = [os.path.relpath(figure, page.parent) for figure in figures]
-        merge(page, name, write_section(findings, links, command))
-    print("wrote " + ", ".join(map(str, [results, *figures, *([page] if page is not None else [])])))
-    return bool(findings.damaged)
+def _work() -> ModuleType:
+    return importlib.import_module("trainer.commands.study_run")  # with it comes torch

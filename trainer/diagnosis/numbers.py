@@ -10,6 +10,7 @@ import torch
 
 from p3kernels import diagnostics
 from p3kernels.diagnostics import LatentPolicy
+from trainer.config.commands import DiagnoseConfig
 from trainer.diagnosis.rows import closed_form_estimators, efficiency_rows, fidelity_rows, gradient_rows
 from trainer.diagnosis.states import Subject
 
@@ -18,7 +19,7 @@ from trainer.diagnosis.states import Subject
 class Sizes:
     """How much of everything; what decides the time."""
 
-    states: int = 1024
+    states: int = DiagnoseConfig.states
     """Kept of a rollout, and those of data efficiency."""
     steps: int = 96
     """Control steps of the rollout."""

@@ -6,48 +6,17 @@ All of that is drawn from the seed, and an environment that ends draws nothing n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from trainer.config import EngineName
+from trainer.config.commands import Protocol
 from trainer.engines.registry import make_env
 from trainer.evaluation.episodes import PLANE, Episodes, default_terrains, run_episodes, trial_task
 from trainer.evaluation.table import Row
 from trainer.runs.policy import Act, Candidate, acting_in
 from trainer.tasks import LocomotionTask, TaskConfig
 from trainer.training.memory import check_memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """How policies are judged."""
-
-    latent: tuple[Literal["mean", "sample", "policy"], ...] = ("mean",)
-    """Act at the latent's mean (as deployed), at a sample of it, or with exploration noise too."""
-    terrains: tuple[str, ...] = ()
-    """Terrains: plane, stairs, gaps, single_row_stones, ...; by default the last three of these on tasks with terrains,
-    else the plane."""
-    difficulty: tuple[float, ...] = (0.0,)
-    """Difficulties of the terrains, in [0, 1], a part of the table each; the plane has none."""
-    strengths: tuple[float, ...] = (0.0, 1.0)
-    """Strengths of randomised friction, masses and sensor noise, a part of the table each: 0 none, 1 as in training."""
-    pushes: bool = True
-    """Push the robots as in training, every 5 to 10 s."""
-    episodes: int = 100
-    """Episodes on each terrain, at each difficulty and strength; they run in parallel."""
-    seconds: float = 20.0
-    """Seconds that an episode lasts."""
-    engine: tuple[EngineName, ...] = ("mujoco",)
-    """Simulators, whatever a policy was trained in: native MuJoCo; mjlab or physx (the G1's tasks); several, one after
-    the other from the same starts, a part of the table each."""
-    device: str = "cpu"
-    """Device on which mjlab simulates: cpu, cuda:0, ..."""
-    seed: int = 1000
-    """Seed of everything random; other than the training's."""
-    num_threads: int | None = None
-    """Simulator threads; all cores by default."""
 
 
 def number_of_parts(policies: int, task: TaskConfig, config: Protocol) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from trainer.runs.checkpoint import checkpoint_path, latest_checkpoint
 from trainer.study import judge
-from trainer.study.arms import Planned
 from trainer.study.plan import TRUNK, Run
+from trainer.study.planned import Planned
 from trainer.study.records import read_record, write_record
 from trainer.study.state import state_of
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.study.arms import Contrast, Planned
+from trainer.study.arms import Contrast
 from trainer.study.plan import TRUNK
+from trainer.study.planned import Planned
 from trainer.study.records import Record, read_record
 from trainer.study.statistics import equivalence_p, holm, interval, sign_flip_p
 

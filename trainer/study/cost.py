@@ -11,23 +11,19 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from p3kernels.bench import memory
 from trainer.algorithms.methods import parse_method
-from trainer.config.command_line import parse
 from trainer.runs.files import replace_file
+from trainer.study.count_settings import BASE, CostConfig
 from trainer.study.markdown import merge, paragraph, table
 from trainer.study.pool import python_command
 from trainer.study.versions import machine, versions
 from trainer.training.synthetic import fill, make_algorithm, time_updates
 
-SUMMARY = "time and peak memory of one PPO update by each method, as ratios to the VAE's"
-BASE = "vae"
-METHODS = (BASE, "mc(5)", "mc(15)", "mc(50)", "mm", "cm", "ae", "spr", "simple-actor-critic")
 PAPER: dict[str, tuple[float, float]] = {
     "vae": (0.85, 13438),
     "mc(5)": (0.86, 14875),
@@ -41,24 +37,6 @@ PAPER: dict[str, tuple[float, float]] = {
 """The paper's seconds of policy learning a PPO epoch, and MB, on its GPU."""
 
 
-@dataclass
-class CostConfig:
-    """Time and peak memory of one PPO update by each method: paper-size networks, random data of the G1's sizes."""
-
-    methods: tuple[str, ...] = METHODS
-    """Methods, as --method of p3 train names them; vae, to which all are compared, among them."""
-    num_envs: int = 256
-    """Environments, 24 steps each; the paper's 4096 needs hours for N = 50 on a CPU."""
-    repeats: int = 3
-    """The best of so many updates, after a warm-up, all methods in turn."""
-    memory: bool = True
-    """With --no-memory: time alone."""
-    out: Path | None = None
-    """Also write the numbers here, as JSON."""
-    docs: Path | None = None
-    """Merge the section into this Markdown page."""
-
-
 @dataclass(frozen=True)
 class Cost:
     """Cost of one update."""
@@ -68,13 +46,12 @@ class Cost:
     """Above the resident memory before it; None where it cannot be measured."""
 
 
-def main(arguments: Sequence[str], prog: str = "p3 study cost") -> int:
+def run(config: CostConfig, arguments: Sequence[str], prog: str = "p3 study cost") -> int:
     """Measures, prints and writes the table.
 
     Returns:
         0; 1 if a method's memory could not be measured although this system can; 2 for what cannot begin.
     """
-    config = parse(CostConfig, arguments, prog)
     try:
         _check(config)
         begin = time.monotonic()

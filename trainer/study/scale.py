@@ -8,18 +8,16 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainer.algorithms.methods import parse_method
-from trainer.config.command_line import parse
 from trainer.runs.files import replace_file
-from trainer.study.cost import METHODS, PAPER
+from trainer.study.cost import PAPER
 from trainer.study.count import Count, count_update
+from trainer.study.count_settings import ScaleConfig
 from trainer.study.markdown import merge, paragraph, table
 from trainer.study.versions import versions
 from triton_kernels.proof.model import BYTES_PER_SECOND, FLOPS_PER_SECOND, least_seconds
 
-SUMMARY = "memory and least time of an update at 4096 environments on an H100, counted, beside the paper's table"
 BASE = "simple-actor-critic"
 STEPS_IN_UPDATE = 20
 """Minibatches, 5 epochs of 4: so many optimiser steps."""
@@ -29,22 +27,6 @@ _RECOMPUTED = (4 + STEPS_IN_UPDATE * 4) / (4 + STEPS_IN_UPDATE * 3)
 """Passes of our Monte Carlo operator over those of plain torch: the backward pass goes forward again. The 4 are the old
 likelihood's, which has no backward pass."""
 _MIB = 2**20
-
-
-@dataclass
-class ScaleConfig:
-    """Count what one PPO update needs, by running it small and scaling it up, and tell what that is on an H100."""
-
-    methods: tuple[str, ...] = METHODS
-    """Methods, as --method of p3 train names them; simple-actor-critic, from which the differences are, among them."""
-    num_envs: int = 4096
-    """Environments, 24 steps each, to scale to."""
-    counted: tuple[int, int] = (64, 128)
-    """Environments of the updates that are run and counted; at least 48."""
-    out: Path | None = None
-    """Also write the counts here, as JSON."""
-    docs: Path | None = None
-    """Merge the section into this Markdown page."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +61,12 @@ class Scaled:
         return rest + max(least_seconds(self.ours.operators_moved, self.operator_flops, precision))
 
 
-def main(arguments: Sequence[str], prog: str = "p3 study scale") -> int:
+def run(config: ScaleConfig, arguments: Sequence[str], prog: str = "p3 study scale") -> int:
     """Counts, prints and writes the tables.
 
     Returns:
         0; 2 for what cannot begin.
     """
-    config = parse(ScaleConfig, arguments, prog)
     try:
         _check(config)
         counts = count_methods(config.methods, config.counted)

@@ -356,6 +356,7 @@ def test_command_prints_the_path(tmp_path, without_matplotlib, capsys):
         (None, "nowhere", "no directory '"),
         (None, "", "metrics.jsonl does not exist"),
         ("nonsense\nnonsense\n", "", "metrics.jsonl, line 1: expected a JSON object"),
+        ('{"iteration": 1}\n\0\xff}\n{"iteration": 2}\n', "", "metrics.jsonl, line 2: expected a JSON object"),
     ],
 )
 def test_command_without_a_run_exits_with_2(content, name, message, tmp_path, capsys):

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.trainer.small_runs import small
 
+from trainer import cli
 from trainer.runs import files
+from trainer.runs.config_file import save_config
 from trainer.runs.files import replace_file
 from trainer.runs.metrics import FILE_NAME, MetricsLog, read_metrics
 from trainer.runs.sinks import WandbSettings
@@ -303,6 +306,21 @@ print("came to its end")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource limits")
+def test_a_line_of_garbage_stops_a_resume_and_is_named(tmp_path, capsys):
+    """Nothing of the run is lost: its checkpoint and its log are as they were."""
+    runner = small(tmp_path, "mm", iterations=2)
+    save_config(runner.config, tmp_path / "config.json")
+    runner.learn(quiet=True)
+    first, last = (tmp_path / FILE_NAME).read_bytes().splitlines(keepends=True)
+    (tmp_path / FILE_NAME).write_bytes(first + b"\0\xff not a line\n" + last)
+    capsys.readouterr()
+    assert cli.main(["train", "--run-dir", str(tmp_path), "--resume", "--iterations", "3"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"p3 train: {tmp_path / FILE_NAME}, line 2: expected a JSON object with an 'iteration'")
+    assert len(error.splitlines()) == 1
+    assert (tmp_path / FILE_NAME).read_bytes().endswith(last)
+
+
 def test_files_that_really_cannot_grow(tmp_path):
     """No stand-in for the disk: from the third line on the kernel refuses what goes beyond 1000 bytes of a file."""
     pytest.importorskip("tensorboard")

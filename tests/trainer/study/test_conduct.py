@@ -22,15 +22,17 @@ from helpers.trainer.small_runs import small
 
 import trainer
 from trainer import cli
-from trainer.commands.study import StudyConfig, planned_of
+from trainer.commands.study import StudyConfig
+from trainer.commands.study_run import planned_of
 from trainer.runs.checkpoint import latest_checkpoint
 from trainer.runs.config_file import load_config, save_config
 from trainer.runs.directory import DIVERGED, locked
 from trainer.runs.metrics import read_metrics
-from trainer.study.arms import PLANS, Planned
+from trainer.study.arms import PLANS
 from trainer.study.campaign import Campaign
 from trainer.study.conduct import complete
 from trainer.study.judge import read_judged
+from trainer.study.planned import Planned
 from trainer.study.records import record_path
 from trainer.study.state import SESSIONS, OtherSettings, in_use, state_of
 

@@ -13,18 +13,20 @@ import tyro
 
 from trainer import cli
 from trainer.algorithms.presets import resolve
-from trainer.commands.study import StudyConfig, planned_of
+from trainer.commands.study import StudyConfig
+from trainer.commands.study_run import planned_of
 from trainer.config import TrainConfig
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.runs.config_file import save_config
 from trainer.runs.directory import DIVERGED
 from trainer.study import judge
-from trainer.study.arms import PLANS, STUDY_SEEDS, Contrast, Planned
+from trainer.study.arms import PLANS, STUDY_SEEDS, Contrast
 from trainer.study.campaign import Campaign
 from trainer.study.conduct import complete
 from trainer.study.contrasts import contrast_tests, gather, steps_to
 from trainer.study.figures import write_figures
+from trainer.study.planned import Planned
 from trainer.study.records import record_path
 from trainer.study.section import write_section
 from trainer.study.state import OtherSettings
