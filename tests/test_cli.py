@@ -27,19 +27,25 @@ def p3(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def printed_by(program: str) -> str:
+    """What a Python program prints in a process of its own, where it ends well."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_help_lists_every_command_without_importing_torch():
     program = (
         "import sys\nfrom trainer import cli\n"
         "try:\n    cli.main(['--help'])\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
         "assert 'torch' not in sys.modules and 'p3kernels' not in sys.modules\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    printed = printed_by(program)
     for name, command in cli.COMMANDS.items():
-        assert f"  {name} " in done.stdout
-        assert command.summary in done.stdout
+        assert f"  {name} " in printed
+        assert command.summary in printed
 
 
 @pytest.mark.parametrize("arguments", [("train", "--help"), ("info",)])
@@ -69,12 +75,9 @@ def test_help_imports_no_torch():
         "    else:\n        raise AssertionError(line)\n"
         "    assert 'torch' not in sys.modules and 'p3kernels' not in sys.modules, line\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    printed = printed_by(program)
     for option in ("--ppo.desired-kl", "--strengths", "--viewer", "--quick", "--eval-checkpoints", "--counted"):
-        assert option in done.stdout
+        assert option in printed
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -24,14 +26,16 @@ def _inputs(size: Size) -> Tensors:
     } | parameters()
 
 
+def _policy(tensors: Tensors) -> dict[str, Any]:
+    """Arguments of the op that say which action, policy and network it is about."""
+    weights, biases = split_parameters(tensors)
+    inputs = {name: tensors[name] for name in ("action", "context", "latent_mean", "latent_std", "std")}
+    return {**inputs, "weights": weights, "biases": biases}
+
+
 def _ours(tensors: Tensors, size: Size) -> tuple[Tensor]:
     log_prob = p3kernels.mlp_mixture_log_prob(
-        tensors["action"],
-        tensors["context"],
-        tensors["latent_mean"],
-        tensors["latent_std"],
-        *split_parameters(tensors),
-        tensors["std"],
+        **_policy(tensors),
         num_samples=size.samples or 1,
         seed=SEED,
         noise=tensors.get("noise"),
@@ -52,13 +56,8 @@ def _eager(tensors: Tensors, _: Size) -> tuple[Tensor]:
 
 def _reference(tensors: Tensors, _: Size) -> tuple[Tensor]:
     log_prob = reference.mlp_mixture_log_prob(
-        tensors["action"],
-        tensors["context"],
-        tensors["latent_mean"],
-        tensors["latent_std"],
-        *split_parameters(tensors),
-        tensors["std"],
-        tensors["noise"],
+        **_policy(tensors),
+        noise=tensors["noise"],
     )
     return (log_prob,)
 

@@ -152,6 +152,13 @@ _POLICY = {
     "empty": (7, 0, 3, 2, 7, 5, 5),
     "actor": (6, 1001, ACTOR[0] - LATENT, LATENT, *ACTOR[1:]),
 }
+_LAYER: dict[str, tuple[int, ...]] = {
+    "one": (1, 1, 1, 1),
+    "odd": (3, 5, 3, 7),
+    "prime": (31, 13, 11, 17),
+    "empty": (0, 5, 3, 7),
+    "actor": (4097, 209, 110, 512),
+}
 _NETWORK = {
     "one": (1, 1, 1, 1, 1),
     "odd": (3, 5, 3, 7, 5, 3),
@@ -169,26 +176,14 @@ OPS = (
         "linear_moments",
         p3kernels.linear_moments,
         _linear,
-        {
-            "one": (1, 1, 1, 1),
-            "odd": (3, 5, 3, 7),
-            "prime": (31, 13, 11, 17),
-            "empty": (0, 5, 3, 7),
-            "actor": (4097, 209, 110, 512),
-        },
+        _LAYER,
         kernels=(),
     ),
     Op(
         "linear_elu_moments",
         p3kernels.linear_elu_moments,
         _linear,
-        {
-            "one": (1, 1, 1, 1),
-            "odd": (3, 5, 3, 7),
-            "prime": (31, 13, 11, 17),
-            "empty": (0, 5, 3, 7),
-            "actor": (4097, 209, 110, 512),
-        },
+        _LAYER,
         {"alpha": 1.3},
         products=True,
     ),

@@ -7,7 +7,6 @@ argument. Truth is the twin in float64 on the same numbers.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -19,11 +18,13 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from p3kernels.device_check.compare import sliced, transposed
+from p3kernels.device_check.ops import Inputs, grouped
+
 BACKENDS = ("reference", "cpu")
 SIZES = ("one", "odd", "prime", "empty", "large")
 DTYPES = (torch.float32, torch.float64)
 
-Inputs = dict[str, Tensor]
 Function = Callable[[Inputs], tuple[Tensor, ...]]
 
 
@@ -39,18 +40,6 @@ class Bad:
 
 def bad(name: str, error: type[Exception], message: str, **changes: Any) -> Bad:
     return Bad(name, error, message, changes)
-
-
-def grouped(inputs: Inputs) -> dict[str, Any]:
-    """{"weights.0": a, "weights.1": b} → {"weights": [a, b]}."""
-    arguments: dict[str, Any] = {}
-    for name, tensor in inputs.items():
-        head, dot, _ = name.partition(".")
-        if dot:
-            arguments.setdefault(head, []).append(tensor)
-        else:
-            arguments[name] = tensor
-    return arguments
 
 
 def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -75,18 +64,6 @@ def run(
     if pairs:
         torch.autograd.backward(*zip(*pairs, strict=True))
     return tuple(out.detach() for out in outputs), {name: leaf.grad for name, leaf in leaves.items()}
-
-
-def transposed(tensor: Tensor) -> Tensor:
-    """The same numbers, first and last dimension swapped in memory."""
-    return tensor.transpose(0, -1).contiguous().transpose(0, -1)
-
-
-def sliced(tensor: Tensor) -> Tensor:
-    """The same numbers, every second of a larger tensor that is NaN in between."""
-    whole = tensor.new_full((*tensor.shape, 2), math.nan)
-    whole[..., 0] = tensor
-    return whole[..., 0]
 
 
 def one_element(tensor: Tensor) -> Tensor:

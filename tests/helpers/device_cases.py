@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
 import torch
 
 from helpers import cases
@@ -49,3 +50,12 @@ class MixtureLogProbCases(cases.MixtureLogProbCase, DeviceBattery):
 class MlpMixtureLogProbCases(cases.MlpMixtureLogProbCase, DeviceBattery):
     sizes: ClassVar = {**cases.MlpMixtureLogProbCase.sizes, "large": (2, 70, 21, 69, 131, 67, 3)}
     test_gradient_through_one_output_alone = None  # there is one
+
+    @pytest.mark.parametrize(("activation", "parameter"), [("elu", 0.5), ("relu", None), ("leaky_relu", 0.2)])
+    def test_other_activations(self, activation, parameter):
+        self.options = {"activation": activation, "activation_parameter": parameter}
+        self.assert_true_to_reference(self.make_inputs(self.sizes["odd"], torch.float32), "odd")
+
+    @pytest.mark.parametrize("widths", [(4,), (7, 4), (5, 6, 7, 8, 4)])
+    def test_depths(self, widths):
+        self.assert_true_to_reference(self.make_inputs((6, 9, 3, 2, *widths), torch.float32), "odd")

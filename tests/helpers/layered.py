@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+import p3kernels
 from helpers.battery import Bad, Inputs, bad, grouped
 
 
@@ -160,3 +161,36 @@ def bad_moments(rows: int, inputs: int) -> tuple[Bad, ...]:
             "mean on meta", ValueError, r"var: expected the device of mean, meta, got cpu", mean=lambda m: m.to("meta")
         ),
     )
+
+
+def extreme() -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """Mean and variance [64, 6] over many magnitudes, differentiable, and a network for them."""
+    generator = torch.Generator().manual_seed(4)
+    network = grouped(cast(layers(generator, (6, 9, 8, 3)), torch.float32))
+    mean = torch.randn(64, 6, generator=generator) * torch.logspace(-20, 4, 64)[:, None]
+    var = torch.logspace(-40, 8, 64)[torch.randperm(64, generator=generator)][:, None].expand(64, 6)
+    return [mean.requires_grad_(), var.clone().requires_grad_()], network
+
+
+def assert_extreme_moments_are_finite(backend: str) -> None:
+    """`mlp_moments` of `extreme` inputs: finite, no negative variance, and gradients that are finite and there."""
+    tensors, network = extreme()
+    out_mean, out_var = p3kernels.mlp_moments(*tensors, **network, backend=backend)
+    assert out_mean.isfinite().all()
+    assert (out_var >= 0).all()
+    assert out_var.isfinite().all()
+    for gradient in torch.autograd.grad(out_mean.sum() + out_var.sum(), tensors):
+        assert gradient.isfinite().all()
+        assert gradient.count_nonzero() > 0
+
+
+def assert_draws_follow_their_seed(log_prob: Callable[[Any], torch.Tensor]) -> None:
+    """The same seed draws the same; another one, or none twice, something else; torch's own seed decides for none."""
+    for same in (4, torch.tensor([4]), torch.tensor(4)):
+        assert torch.equal(log_prob(same), log_prob(4))
+    assert (log_prob(4) != log_prob(5)).all()
+    torch.manual_seed(1)
+    first, second = log_prob(None), log_prob(None)
+    assert (first != second).all()
+    torch.manual_seed(1)
+    assert torch.equal(log_prob(None), first)

@@ -17,6 +17,12 @@ def _normal(mean, var):
     return std, beta, above, below, density
 
 
+def _central(first, second, d_first, d_second):
+    """Mean and variance of the first two moments, then the gradients of both in mean and variance of the input."""
+    d_var = [two - 2 * first * one for one, two in zip(d_first, d_second, strict=True)]
+    return first, second - first**2, *d_first, *d_var
+
+
 def elu(mean, var, alpha=1):
     """(mean, var, d mean/d mean, d mean/d var, d var/d mean, d var/d var) of ELU(x), x ~ N(mean, var), var > 0."""
     with mp.workdps(WORKING_DIGITS):
@@ -30,14 +36,7 @@ def elu(mean, var, alpha=1):
         d_first_var = (alpha * exp_1 + (1 - alpha) * density / std) / 2
         d_second_mean = 2 * (mean * above + std * density + alpha**2 * (exp_2 - exp_1))
         d_second_var = above + alpha**2 * (2 * exp_2 - exp_1)
-        return (
-            first,
-            second - first**2,
-            d_first_mean,
-            d_first_var,
-            d_second_mean - 2 * first * d_first_mean,
-            d_second_var - 2 * first * d_first_var,
-        )
+        return _central(first, second, (d_first_mean, d_first_var), (d_second_mean, d_second_var))
 
 
 def leaky_relu(mean, var, slope=0):
@@ -51,11 +50,4 @@ def leaky_relu(mean, var, slope=0):
         d_first_var = (1 - slope) * density / std / 2
         d_second_mean = 2 * (mean * above + std * density + slope**2 * (mean * below - std * density))
         d_second_var = above + slope**2 * below
-        return (
-            first,
-            second - first**2,
-            d_first_mean,
-            d_first_var,
-            d_second_mean - 2 * first * d_first_mean,
-            d_second_var - 2 * first * d_first_var,
-        )
+        return _central(first, second, (d_first_mean, d_first_var), (d_second_mean, d_second_var))

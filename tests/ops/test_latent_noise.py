@@ -185,13 +185,7 @@ def test_seeds(sampling, backend):
     def log_prob(seed):
         return p3kernels.mlp_mixture_log_prob(**named, num_samples=6, seed=seed, sampling=sampling, backend=backend)
 
-    assert torch.equal(log_prob(4), log_prob(4))
-    assert (log_prob(4) != log_prob(5)).all()
-    torch.manual_seed(1)
-    first, second = log_prob(None), log_prob(None)
-    assert (first != second).all()
-    torch.manual_seed(1)
-    assert torch.equal(log_prob(None), first)
+    layered.assert_draws_follow_their_seed(log_prob)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -134,18 +134,7 @@ def test_first_layer_variance_is_exact_by_sampling():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_extreme_inputs_stay_finite(backend):
-    generator = torch.Generator().manual_seed(4)
-    network = grouped(layered.cast(layered.layers(generator, (6, 9, 8, 3)), torch.float32))
-    mean = torch.randn(64, 6, generator=generator) * torch.logspace(-20, 4, 64)[:, None]
-    var = torch.logspace(-40, 8, 64)[torch.randperm(64, generator=generator)][:, None].expand(64, 6)
-    tensors = [mean.requires_grad_(), var.clone().requires_grad_()]
-    out_mean, out_var = p3kernels.mlp_moments(*tensors, **network, backend=backend)
-    assert out_mean.isfinite().all()
-    assert (out_var >= 0).all()
-    assert out_var.isfinite().all()
-    for gradient in torch.autograd.grad(out_mean.sum() + out_var.sum(), tensors):
-        assert gradient.isfinite().all()
-        assert gradient.count_nonzero() > 0
+    layered.assert_extreme_moments_are_finite(backend)
 
 
 def test_values_are_checked_on_request(monkeypatch):

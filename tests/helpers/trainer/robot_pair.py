@@ -14,14 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
-
-from trainer.algorithms.presets import resolve
-from trainer.config import ModelConfig, PpoConfig, TrainConfig
-from trainer.export.onnx_file import export
-from trainer.runs.config_file import save_config
-from trainer.runs.policy import load_candidate
-from trainer.training.runner import Runner
 
 HAS_DDS = importlib.util.find_spec("cyclonedds") is not None
 needs_dds = pytest.mark.skipif(not HAS_DDS, reason="needs cyclonedds: pip install 'p3kernels[deploy]'")
@@ -29,28 +21,6 @@ STAND, POLICY = "0.5:L2+up", "5.8:R1+X"
 """Presses of the remote: the robot stands 3 s after the first and is set down by then."""
 SLOW = ("--speed", "0.2"), ("--time-scale", "5")
 """For what depends on the wall clock: a fifth of real time, so that a busy machine still keeps up."""
-
-
-def exported_policy(directory: Path, task: str = "g1-flat", scale: float = 1.0) -> Path:
-    """An untrained policy's ONNX file, with std; `scale` times its last layer's weights."""
-    config = TrainConfig(
-        task=task,
-        num_envs=4,
-        iterations=1,
-        run_dir=directory,
-        num_threads=1,
-        tensorboard=False,
-        ppo=PpoConfig(num_steps_per_env=6),
-        model=ModelConfig(hidden_dims=(16, 16)),
-    )
-    directory.mkdir()
-    runner = Runner(resolve(config))
-    with torch.no_grad():
-        runner.algorithm.actor.mlp[-1].weight.mul_(scale)
-    runner.save()
-    save_config(runner.config, directory / "config.json")
-    export(load_candidate(directory), directory / "policy.onnx", std=True)
-    return directory / "policy.onnx"
 
 
 _TAKEN: list[int] = []

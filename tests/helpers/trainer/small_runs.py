@@ -7,7 +7,10 @@ import torch
 from trainer.algorithms.presets import resolve
 from trainer.config import ModelConfig, PpoConfig, TrainConfig
 from trainer.evaluation.while_training import TrainingEvaluation
+from trainer.export.onnx_file import export
 from trainer.models.ranks import ONE_RANK
+from trainer.runs.config_file import save_config
+from trainer.runs.policy import load_candidate
 from trainer.training.runner import Runner
 
 
@@ -24,6 +27,46 @@ def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, model=None, **opti
     run_dir.mkdir(parents=True, exist_ok=True)
     settings = resolve(config)
     return Runner(settings, ranks=ranks, evaluation=TrainingEvaluation(settings, ranks))
+
+
+def learned(run_dir, *arguments, **options):
+    """The directory of a `small` run that was trained to its end, settings included."""
+    runner = small(run_dir, *arguments, **options)
+    save_config(runner.config, run_dir / "config.json")
+    runner.learn(quiet=True)
+    return run_dir
+
+
+def stepped(run_dir, *arguments, steps=1, **options):
+    """The directory of a `small` run that was saved after some steps, without a log."""
+    runner = small(run_dir, *arguments, **options)
+    for _ in range(steps):
+        runner.step()
+    runner.save()
+    save_config(runner.config, run_dir / "config.json")
+    return run_dir
+
+
+def exported_policy(directory, task="g1-flat", method="p3", scale=1.0, steps=0):
+    """The ONNX file of a policy that was hardly trained, with std where it has one.
+
+    Args:
+        directory: The run's, which is made.
+        task: Of four environments.
+        method: As for `p3 train`.
+        scale: Times its last layer's weights: an untrained network hardly moves.
+        steps: Iterations of training.
+    """
+    options = {"num_envs": 4, "task": task, "ppo": PpoConfig(num_steps_per_env=6)}
+    runner = small(directory, method, 1, **options)
+    for _ in range(steps):
+        runner.step()
+    with torch.no_grad():
+        runner.algorithm.actor.mlp[-1].weight.mul_(scale)
+    runner.save()
+    save_config(runner.config, directory / "config.json")
+    export(load_candidate(directory), directory / "policy.onnx", std=method == "p3")
+    return directory / "policy.onnx"
 
 
 def flattened(value, prefix=""):

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import learned
 
 from trainer import cli
 from trainer.commands.play import PlayConfig, choose_viewer
-from trainer.runs.config_file import save_config
 from trainer.viewer.clock import GIVE_UP, MOST_SKIPPED, Clock
 from trainer.viewer.offscreen import why_not
 
@@ -31,11 +30,7 @@ def p3(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("play") / "run"
-    runner = small(folder, iterations=1)
-    runner.learn()
-    save_config(runner.config, folder / "config.json")
-    return folder
+    return learned(tmp_path_factory.mktemp("play") / "run", iterations=1)
 
 
 @pytest.fixture(scope="module")

@@ -9,50 +9,25 @@ import sys
 import numpy as np
 import pytest
 import torch
+from helpers.trainer.small_runs import exported_policy
 
 from trainer import cli
-from trainer.algorithms.presets import resolve
 from trainer.commands.run_onnx import RunConfig, Simulation, act, load
-from trainer.config import ModelConfig, PpoConfig, TrainConfig
 from trainer.deploy import Policy, gravity_of
 from trainer.deploy.latency import Stopwatch
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.evaluation.episodes import trial_task
-from trainer.export.onnx_file import export
-from trainer.runs.config_file import save_config
 from trainer.runs.policy import acting_in, load_candidate
 from trainer.tasks import TASKS
 from trainer.tasks.robots import WALKER
 from trainer.tasks.rotation import gravity_in_body
-from trainer.training.runner import Runner
 
 STEPS = 50
 
 
 def exported_run(directory, task, method="p3"):
-    """A run of one iteration with its exported policy."""
-    config = TrainConfig(
-        task=task,
-        method=method,
-        num_envs=4,
-        iterations=1,
-        run_dir=directory,
-        num_threads=1,
-        tensorboard=False,
-        ppo=PpoConfig(num_steps_per_env=6),
-        model=ModelConfig(hidden_dims=(16, 16)),
-    )
-    directory.mkdir()
-    runner = Runner(resolve(config))
-    runner.step()
-    with (
-        torch.no_grad()
-    ):  # an untrained network hardly moves: larger actions make a step-by-step comparison say something
-        runner.algorithm.actor.mlp[-1].weight.mul_(10.0)
-    runner.save()
-    save_config(runner.config, directory / "config.json")
-    export(load_candidate(directory), directory / "policy.onnx", std=method == "p3")
-    return directory
+    """A run of one iteration with its exported policy; larger actions make a comparison step by step say something."""
+    return exported_policy(directory, task, method, scale=10.0, steps=1).parent
 
 
 @pytest.fixture(scope="module")

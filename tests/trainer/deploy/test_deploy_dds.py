@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.trainer.robot_pair import POLICY, SLOW, STAND, Pair, exported_policy, needs_dds
+from helpers.trainer.robot_pair import POLICY, SLOW, STAND, Pair, needs_dds
+from helpers.trainer.small_runs import exported_policy
 
 from trainer import cli
 

@@ -6,7 +6,8 @@ import os
 
 import numpy as np
 import pytest
-from helpers.trainer.robot_pair import POLICY, STAND, Pair, exported_policy, needs_dds
+from helpers.trainer.robot_pair import POLICY, STAND, Pair, needs_dds
+from helpers.trainer.small_runs import exported_policy
 
 from trainer import cli
 from trainer.deploy.log import Given, Kind, Recorder, Result, read_log

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from helpers.trainer.robot_pair import exported_policy
+from helpers.trainer.small_runs import exported_policy
 
 from trainer.deploy import Policy
 from trainer.deploy.g1 import MOTORS, POSITION_LIMITS, TORQUE_LIMITS, check_contract

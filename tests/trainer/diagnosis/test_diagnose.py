@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from helpers.trainer.small_runs import assert_same, flattened, small
+from helpers.trainer.small_runs import assert_same, flattened, learned
 
 from trainer import cli
 from trainer.commands import diagnose
@@ -16,15 +16,11 @@ from trainer.diagnosis.files import CAPTIONS
 from trainer.diagnosis.numbers import Sizes
 from trainer.diagnosis.numbers import diagnose as numbers_of
 from trainer.diagnosis.states import before_switch, gather
-from trainer.runs.config_file import save_config
 from trainer.runs.named_checkpoint import read_run_checkpoint
 
 
 def trained(folder, method="p3", **options):
-    runner = small(folder, method, iterations=3, save_interval=1, **options)
-    save_config(runner.config, folder / "config.json")
-    runner.learn(quiet=True)
-    return folder
+    return learned(folder, method, iterations=3, save_interval=1, **options)
 
 
 @pytest.fixture(scope="module")

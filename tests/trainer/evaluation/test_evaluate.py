@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.trainer.permuted import permuted_checkpoint, permuted_contract
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import stepped
 
 from trainer import cli
 from trainer.engines.mujoco.env import MujocoEnv
@@ -18,7 +18,6 @@ from trainer.evaluation.episodes import COURSES, Episodes, evaluate, run_episode
 from trainer.evaluation.statistics import mean_interval, share_interval, t_quantile
 from trainer.evaluation.table import Row, markdown, numbers
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
-from trainer.runs.config_file import save_config
 from trainer.runs.policy import acting_in, load_candidate
 from trainer.tasks import TASKS, LocomotionTask
 
@@ -26,12 +25,7 @@ from trainer.tasks import TASKS, LocomotionTask
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A walker's run of one iteration."""
-    run_dir = tmp_path_factory.mktemp("runs") / "walker"
-    runner = small(run_dir, iterations=1)
-    runner.step()
-    runner.save()
-    save_config(runner.config, run_dir / "config.json")
-    return run_dir
+    return stepped(tmp_path_factory.mktemp("runs") / "walker", iterations=1)
 
 
 def copy_of(run, content, name="other"):

@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from helpers.trainer.permuted import permuted_checkpoint, permuted_contract
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import stepped
 from tensordict import TensorDict
 
 from p3kernels import MomentMatching, reference
@@ -22,19 +22,13 @@ from trainer.deploy import DamagedPolicy, ForeignPolicy, Policy
 from trainer.export import onnx_file as export
 from trainer.export.moments import elu_moments, erfcx
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
-from trainer.runs.config_file import save_config
 from trainer.runs.policy import load_candidate
 from trainer.tasks.contract import Contract
 
 
 def make_run(run_dir, method):
     """A run of two iterations, so that the normaliser has statistics."""
-    runner = small(run_dir, method=method, iterations=2)
-    runner.step()
-    runner.step()
-    runner.save()
-    save_config(runner.config, run_dir / "config.json")
-    return run_dir
+    return stepped(run_dir, method=method, iterations=2, steps=2)
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import learned
 
 from trainer import cli
 from trainer.runs import files
-from trainer.runs.config_file import save_config
 from trainer.runs.files import replace_file
 from trainer.runs.metrics import FILE_NAME, MetricsLog, read_metrics
 from trainer.runs.sinks import WandbSettings
@@ -308,9 +307,7 @@ print("came to its end")
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource limits")
 def test_a_line_of_garbage_stops_a_resume_and_is_named(tmp_path, capsys):
     """Nothing of the run is lost: its checkpoint and its log are as they were."""
-    runner = small(tmp_path, "mm", iterations=2)
-    save_config(runner.config, tmp_path / "config.json")
-    runner.learn(quiet=True)
+    learned(tmp_path, "mm", iterations=2)
     first, last = (tmp_path / FILE_NAME).read_bytes().splitlines(keepends=True)
     (tmp_path / FILE_NAME).write_bytes(first + b"\0\xff not a line\n" + last)
     capsys.readouterr()

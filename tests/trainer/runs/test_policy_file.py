@@ -6,12 +6,11 @@ import json
 
 import pytest
 import torch
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import learned
 
 from trainer import cli
 from trainer.runs import policy_file
 from trainer.runs.checkpoint import read_torch_file, write_torch_file
-from trainer.runs.config_file import save_config
 from trainer.runs.named_checkpoint import find_checkpoint, read_run_checkpoint
 from trainer.runs.policy import load_candidate
 from trainer.runs.policy_file import KEYS, pretrained
@@ -20,11 +19,7 @@ from trainer.runs.policy_file import KEYS, pretrained
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Two iterations of the walker by P³, across the change of its estimator."""
-    run_dir = tmp_path_factory.mktemp("runs") / "walker"
-    runner = small(run_dir, "mm+mc3", 2, switch_at=(1,), save_interval=1)
-    runner.learn(quiet=True)
-    save_config(runner.config, run_dir / "config.json")
-    return run_dir
+    return learned(tmp_path_factory.mktemp("runs") / "walker", "mm+mc3", 2, switch_at=(1,), save_interval=1)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import learned, small
 
 from trainer import cli
 from trainer.runs.checkpoint import load_checkpoint
@@ -22,11 +22,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """Two iterations of the walker on a plane, by MM."""
-    run_dir = tmp_path_factory.mktemp("source") / "plane"
-    runner = small(run_dir, "mm", 2, set=("terrains=",), save_interval=1)
-    runner.learn(quiet=True)
-    save_config(runner.config, run_dir / "config.json")
-    return run_dir
+    return learned(tmp_path_factory.mktemp("source") / "plane", "mm", 2, set=("terrains=",), save_interval=1)
 
 
 def networks(runner):

@@ -13,10 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.trainer.chromium import Chromium, executable, wait_for
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import learned
 from PIL import Image
-
-from trainer.runs.config_file import save_config
 
 pytestmark = pytest.mark.skipif(
     executable() is None, reason="no Chromium on this machine; `make browser` installs it on Debian and Ubuntu"
@@ -30,10 +28,7 @@ PATIENCE = 180  # seconds; a browser that draws in software on cores that others
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
     """`p3 play` on an untrained walker, and the page's address."""
-    folder = tmp_path_factory.mktemp("page") / "run"
-    runner = small(folder, iterations=1)
-    runner.learn()
-    save_config(runner.config, folder / "config.json")
+    folder = learned(tmp_path_factory.mktemp("page") / "run", iterations=1)
     command = [sys.executable, "-u", "-m", "trainer.cli", "play", str(folder), "--viewer", "browser", "--plain"]
     hidden = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "MUJOCO_GL")}
     # A job in the background of a script ignores Ctrl-C, and so would what it starts: with a handler here it does not.
