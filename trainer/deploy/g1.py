@@ -61,6 +61,7 @@ _CONVENTIONS = {
     "joint_pos": "rad, relative to default_pos",
     "joint_vel": "rad/s",
     "action": "the last action, clipped",
+    "clock": "sine and cosine of the gait's phase, 0 at the start; 0, 0 for a command to stand",
 }
 _SCAN_FRAME = "root, turned by its yaw alone"
 _SCAN_VALUE = "root height - standing height - terrain height"

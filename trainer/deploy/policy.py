@@ -21,6 +21,10 @@ from trainer.deploy.package import CONTRACT_KEY, DamagedPolicy, ForeignPolicy, r
 from trainer.tasks.contract import Contract, History, match_contracts
 
 
+STANDING_COMMAND = 0.1
+"""As `trainer.tasks.rewards` has it: a command whose norm is not more asks to stand."""
+
+
 @dataclass(frozen=True)
 class Action:
     """What the policy wants."""
@@ -98,7 +102,7 @@ class Policy:
     def reset(self) -> None:
         """Forgets history and last action: the next step is the first of an episode."""
         self._action = np.zeros(len(self.contract.joint_names), np.float32)
-        self._began = False
+        self._began, self._steps = False, 0
 
     def act(self, readings: Mapping[str, Any]) -> Action:
         """One control step.
@@ -125,6 +129,7 @@ class Policy:
             inputs["history"] = self._history.reshape(-1)[self._flat][None]
         outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
         self._action = outputs["actions"][0]
+        self._steps += 1
         std = (outputs["action_std"][0] * self._scale)[self._out] if self.has_std else None
         action = Action(outputs["joint_targets"][0][self._out], self._action, std)
         self._stopwatch.add(time.perf_counter() - begin)
@@ -148,7 +153,9 @@ class Policy:
         """[P]: the proprioception in the policy's order."""
         parts = []
         for term in self.contract.proprio:
-            if term.name == "action":
+            if term.name == "clock":
+                part = self._clock(self._vector(readings, "command", 3))
+            elif term.name == "action":
                 part = self._action[self._recalled["action"]]
             elif term.joints:
                 part = self._vector(readings, term.name, len(self.joint_order))
@@ -159,6 +166,13 @@ class Policy:
                 part = self._vector(readings, term.name, term.size)
             parts.append(part if term.scale == 1.0 else part * np.float32(term.scale))
         return np.concatenate(parts).astype(np.float32, copy=False)
+
+    def _clock(self, command: np.ndarray) -> np.ndarray:
+        """[2]: as `LocomotionTask.clock`, which counts from the episode's start too."""
+        if not np.linalg.norm(command) > STANDING_COMMAND:
+            return np.zeros(2, np.float32)
+        phase = np.float32(2 * np.pi / (self.contract.control_hz * self.contract.gait_period)) * np.float32(self._steps)
+        return np.array([np.sin(phase), np.cos(phase)], np.float32)
 
     def _vector(self, readings: Mapping[str, Any], name: str, size: int) -> np.ndarray:
         if name not in readings:

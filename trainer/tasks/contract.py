@@ -102,6 +102,8 @@ class Contract:
     scan: Scan
     command: tuple[tuple[float, float], ...]
     """Ranges in training: forward m/s, left m/s, yaw rate rad/s."""
+    gait_period: float = 0.0
+    """Seconds of a stride, for the observation term `clock`; 0 without one."""
     normalisation: str = "running mean and variance, inside the policy"
     version: int = VERSION
 
@@ -116,6 +118,8 @@ class Contract:
                 raise ValueError(f"contract: {field} has {len(getattr(self, field))} entries for {count} joints")
         if not self.control_hz > 0 or not self.action_clip > 0:
             raise ValueError("contract: control_hz and action_clip must be positive")
+        if ("clock" in [term.name for term in self.proprio]) != (self.gait_period > 0):
+            raise ValueError(f"contract: a clock needs a gait_period and the other way round, got {self.gait_period:g} s")
         if repeated := _repeated([term.name for term in self.proprio]):
             raise ValueError(f"contract: observation term {repeated!r} is named twice")
         for term in self.proprio:
@@ -209,7 +213,7 @@ def match_contracts(policy: Contract, world: Contract) -> Matching:
         raise ValueError(f"robot: the policy is for {policy.robot!r}, this is {world.robot!r}")
     _same_names("joint", policy.joint_names, world.joint_names)
     _same_gains(policy, world)
-    for field in ("control_hz", "action_clip"):
+    for field in ("control_hz", "action_clip", "gait_period"):
         ours, theirs = getattr(world, field), getattr(policy, field)
         if not math.isclose(ours, theirs, rel_tol=1e-6):
             raise ValueError(f"{field}: {theirs:g} of the policy, {ours:g} here")

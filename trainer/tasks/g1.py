@@ -3,14 +3,16 @@
 What each is for: the first three are the task, of which `progress` alone tells a robot that stands which way to go;
 `alive`, `upright` and the penalty for a fall make standing better than falling forward with the command, and keep early
 policies from ending episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the
-waist wander, without `air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross.
+waist wander, without `air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross. Without the
+clock, `gait` and `lift` no leg moves before the other: both vibrate at 8 Hz, which follows every command on the plane
+and climbs nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from trainer.tasks.locomotion import TaskConfig
+from trainer.tasks.locomotion import PROPRIO_TERMS, TaskConfig
 from trainer.tasks.robots import G1
 
 G1_FLAT = TaskConfig(
@@ -35,9 +37,13 @@ G1_FLAT = TaskConfig(
         "clearance": -2.0,
         "stumble": -0.5,
         "stance_width": -10.0,
+        "gait": 2.0,
+        "lift": -15.0,
     },
     fall_penalty=2.0,
     progress_ramp=2.0,
+    proprio=PROPRIO_TERMS,
+    gait_period=0.8,
     command_x=(0.3, 1.0),
     standing_fraction=0.05,
     posture={

@@ -19,7 +19,9 @@ _CONVENTIONS = {
     "joint_pos": "rad, relative to default_pos",
     "joint_vel": "rad/s",
     "action": "the last action, clipped",
+    "clock": "sine and cosine of the gait's phase, 0 at the start; 0, 0 for a command to stand",
 }
+_SIZES = {"clock": 2}
 _BY_JOINT = ("joint_pos", "joint_vel", "action")
 
 
@@ -30,7 +32,7 @@ def contract_of(config: TaskConfig) -> Contract:
     terms = [
         Term(
             name=name,
-            size=robot.num_joints if name in _BY_JOINT else 3,
+            size=robot.num_joints if name in _BY_JOINT else _SIZES.get(name, 3),
             joints=robot.joint_names if name in _BY_JOINT else (),
             convention=_CONVENTIONS[name],
             noise=widths[name],
@@ -48,6 +50,7 @@ def contract_of(config: TaskConfig) -> Contract:
         action_scale=robot.action_scale,
         action_clip=ACTION_CLIP,
         control_hz=1.0 / config.control_dt,
+        gait_period=config.gait_period,
         proprio=tuple(terms),
         history=History(length=config.history),
         scan=Scan(

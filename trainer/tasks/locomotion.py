@@ -17,19 +17,21 @@ from trainer.config.names import did_you_mean
 from trainer.tasks.contract import Contract
 from trainer.tasks.interface import contract_of
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
-from trainer.tasks.rewards import TERMS, RewardContext
+from trainer.tasks.rewards import BY_CLOCK, TERMS, RewardContext, is_moving
 from trainer.tasks.robots import RobotSpec, by_pattern
 from trainer.tasks.rotation import wrap_angle
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.state import Episode, RobotState
 from trainer.tasks.terrains import FLAT, PIT_FLOOR, TERRAINS
 
-PROPRIO_TERMS = ("ang_vel", "gravity", "command", "joint_pos", "joint_vel", "action")
-"""In this order; a task leaves out what its robot cannot sense."""
+PROPRIO_TERMS = ("ang_vel", "gravity", "command", "joint_pos", "joint_vel", "action", "clock")
+"""In this order; a task leaves out what its robot cannot sense, and the clock where it has none."""
 PRIVILEGED_TERMS = ("velocity", "ang_vel", "scan", "foot_contact", "foot_height", "dynamics")
 """What the critic sees after the proprioception without noise, in this order; also the joint velocities, where the
 proprioception has none."""
 SCAN_SIZE = SCAN_ROWS * SCAN_COLUMNS
+_LOOK_AHEAD = 1.0
+"""Metres along its line that a robot is steered to."""
 OBSERVATION_GROUPS = ("proprio", "history", "extero", "velocity", "critic")
 """What `LocomotionTask.observe` gives, by name."""
 
@@ -48,7 +50,9 @@ class TaskConfig:
     """Seconds of an episode over which the `progress` term comes in."""
     posture: dict[str, float] = field(default_factory=dict)
     """Joint pattern to weight in the posture term; others 0."""
-    proprio: tuple[str, ...] = PROPRIO_TERMS
+    proprio: tuple[str, ...] = tuple(name for name in PROPRIO_TERMS if name != "clock")
+    gait_period: float = 0.0
+    """Seconds of a stride, for a robot that walks by a clock, which is then a term of `proprio`; 0 without one."""
     history: int = 5
     control_dt: float = 0.02
     episode_seconds: float = 20.0
@@ -59,7 +63,7 @@ class TaskConfig:
     standing_fraction: float = 0.1
     """Share of commands that are zero."""
     keep_heading: bool = False
-    """Yaw rate is commanded to hold the initial heading, as on a course."""
+    """The yaw rate is commanded: back to a line, which is the middle of a course, else straight ahead at the start."""
     terrains: tuple[str, ...] = ()
     """Empty: an endless plane."""
     num_levels: int = 11
@@ -98,11 +102,17 @@ class TaskConfig:
         for name in self.proprio:
             if name not in PROPRIO_TERMS:
                 raise ValueError(f"task {self.name}: no proprioception {name!r}; expected some of {PROPRIO_TERMS}")
+        if ("clock" in self.proprio) != (self.gait_period > 0):
+            raise ValueError(
+                f"task {self.name}: a gait_period and the proprioception 'clock' go together, got {self.gait_period:g} s"
+                f" and {', '.join(self.proprio)}"
+            )
         for name in self.terrains:
             if name not in TERRAINS:
                 hint, known = did_you_mean(name, TERRAINS), ", ".join(TERRAINS)
                 raise ValueError(f"task {self.name}: no terrain {name!r}{hint}; the terrains are {known}")
         limits = {
+            "gait_period": (0, math.inf),
             "num_levels": (2, math.inf),
             "tile_variants": (1, math.inf),
             "soft_until": (0, math.inf),
@@ -124,12 +134,15 @@ class TaskConfig:
 def by_the_paper(config: TaskConfig) -> TaskConfig:
     """The task with the paper's literal curriculum, called NAME-paper.
 
-    Six levels from 0 on, up after a traversal, down after every failure, and no flat ground among the terrains. What
-    the paper does not say, such as terminations and rewards, is as in the task.
+    Six levels from 0 on, up after a traversal, down after every failure, no flat ground among the terrains, and no
+    clock. What the paper does not say, such as terminations and the other rewards, is as in the task.
     """
     return replace(
         config,
         name=f"{config.name}-paper",
+        proprio=tuple(name for name in config.proprio if name != "clock"),
+        gait_period=0.0,
+        rewards={name: weight for name, weight in config.rewards.items() if name not in BY_CLOCK},
         terrains=tuple(name for name in config.terrains if name != FLAT),
         num_levels=6,
         first_difficulty=0.0,
@@ -160,7 +173,7 @@ class LocomotionTask:
             stumble_ratio=config.stumble_ratio,
             edge_drop=config.edge_drop,
         )
-        sizes = {"ang_vel": 3, "gravity": 3, "command": 3}
+        sizes = {"ang_vel": 3, "gravity": 3, "command": 3, "clock": 2}
         self.proprio_layout = {name: sizes.get(name, robot.num_joints) for name in config.proprio}
         noise = config.noise
         width = {"ang_vel": noise.ang_vel, "gravity": noise.gravity, "joint_pos": noise.joint_pos}
@@ -189,7 +202,7 @@ class LocomotionTask:
 
     @property
     def proprio_size(self) -> int:
-        """P: 96 for the G1."""
+        """P: 98 for the G1."""
         return sum(self.proprio_layout.values())
 
     @property
@@ -222,6 +235,7 @@ class LocomotionTask:
             "joint_pos": state.joint_pos - self.default_pos,
             "joint_vel": state.joint_vel,
             "action": episode.action,
+            "clock": episode.clock,
         }
         return torch.cat([parts[name] for name in self.config.proprio], -1)
 
@@ -300,11 +314,24 @@ class LocomotionTask:
         drawn = seconds[0] + (seconds[1] - seconds[0]) * self._uniform(generator, count)
         return (drawn / self.config.control_dt).round().long()
 
+    def clock(self, episode: Episode) -> Tensor:
+        """[E, 2]: sine and cosine of the gait's phase, which is 0 when an episode begins; 0, 0 without a clock.
+
+        So it is for a command to stand, too.
+        """
+        if self.config.gait_period == 0:
+            return torch.zeros_like(episode.clock)
+        phase = (2 * math.pi * self.config.control_dt / self.config.gait_period) * episode.step
+        return torch.stack([phase.sin(), phase.cos()], -1) * is_moving(episode)[:, None]
+
     def steered(self, state: RobotState, episode: Episode) -> Tensor:
-        """The commands [E, 3], with a yaw rate towards the episode's heading where the task keeps one."""
+        """The commands [E, 3], with a yaw rate towards a point ahead on the episode's line where the task has one."""
         if not self.config.keep_heading:
             return episode.command
-        error = wrap_angle(episode.heading - state.yaw)
+        cos, sin = episode.heading.cos(), episode.heading.sin()
+        x, y = (state.root_pos[:, :2] - episode.line).unbind(-1)
+        aside = torch.atan((y * cos - x * sin) / _LOOK_AHEAD)
+        error = wrap_angle(episode.heading - aside - state.yaw)
         yaw_rate = (0.8 * error).clamp(*self.config.command_yaw)
         return torch.cat([episode.command[:, :2], yaw_rate[:, None]], -1)
 

@@ -6,6 +6,7 @@ by the control step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,8 +39,26 @@ class RewardContext:
 Term = Callable[[RobotState, Episode, RewardContext], Tensor]
 
 
-def _moving(episode: Episode) -> Tensor:
-    return (episode.command.norm(dim=-1) > 0.1).float()
+STANDING_COMMAND = 0.1
+"""m/s and rad/s: a command whose norm is not more asks to stand."""
+_STANCE = 0.55
+"""Share of a stride that a foot is on the ground: a little more than half, so that both are at each change."""
+_LIFT = 0.1
+"""Metres that a foot is lifted in the middle of its swing."""
+
+
+def is_moving(episode: Episode) -> Tensor:
+    """[E]: 1 where the command asks to go somewhere, else 0."""
+    return (episode.command.norm(dim=-1) > STANDING_COMMAND).float()
+
+
+def _swing(state: RobotState, episode: Episode) -> Tensor:
+    """[E, F]: how far each foot is in its swing by the clock, in [0, 1); negative in its stance, and when standing."""
+    feet = state.foot_pos.shape[1]
+    phase = torch.atan2(episode.clock[:, 0], episode.clock[:, 1]) / (2 * math.pi)
+    offsets = torch.arange(feet, device=phase.device) / feet
+    progress = ((phase[:, None] + offsets).remainder(1.0) - _STANCE) / (1 - _STANCE)
+    return torch.where(episode.clock.square().sum(-1, keepdim=True) > 0, progress, -1.0)
 
 
 def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -56,7 +75,7 @@ def progress(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     wanted = episode.command[:, :2]
     along = (wanted * state.planar_velocity).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
     ramp = (context.control_dt * episode.step / context.progress_ramp).clamp(max=1.0) if context.progress_ramp else 1.0
-    return along.clamp(-1.0, 1.0) * upright(state, episode, context) * _moving(episode) * ramp
+    return along.clamp(-1.0, 1.0) * upright(state, episode, context) * is_moving(episode) * ramp
 
 
 def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -120,7 +139,18 @@ def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     in_contact = episode.contact_time > 0
     single = in_contact.sum(-1) == 1
     mode_time = torch.where(in_contact, episode.contact_time, episode.air_time)
-    return torch.where(single, mode_time.amin(-1), 0.0).clamp(max=0.4) * _moving(episode)
+    return torch.where(single, mode_time.amin(-1), 0.0).clamp(max=0.4) * is_moving(episode)
+
+
+def gait(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Share of the feet that are on the ground or off it as the clock has it."""
+    return ((_swing(state, episode) < 0) == state.foot_contact).float().mean(-1)
+
+
+def lift(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Metres that feet in their swing are lower than an arc of 10 cm above the ground."""
+    wanted = _LIFT * (math.pi * _swing(state, episode).clamp(min=0.0)).sin()
+    return (wanted - (state.foot_pos[..., 2] - state.foot_ground)).clamp(min=0.0).sum(-1)
 
 
 def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -131,7 +161,7 @@ def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
 def clearance(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Swing feet below 8 cm, weighted by their speed."""
     above = state.foot_pos[..., 2] - state.foot_ground
-    return ((0.08 - above).clamp(min=0.0) * state.foot_speed).sum(-1) * _moving(episode)
+    return ((0.08 - above).clamp(min=0.0) * state.foot_speed).sum(-1) * is_moving(episode)
 
 
 def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -181,5 +211,9 @@ TERMS: dict[str, Term] = {
         stumble,
         stance_width,
         foot_edge,
+        gait,
+        lift,
     )
 }
+BY_CLOCK = ("gait", "lift")
+"""Terms that mean nothing without a clock."""

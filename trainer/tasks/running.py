@@ -254,6 +254,7 @@ class RunningTask:
                 len(expired), self.generator
             )
         episode.command = self.task.steered(self.state, episode)
+        episode.clock = self.task.clock(episode)
 
     def _remember(self) -> Tensor:
         """Appends the current proprioception, as the sensors give it, to the history; returns it without noise."""
@@ -325,7 +326,10 @@ class RunningTask:
             root[:, 1] = 0.0
         yaw = heading[:, 0] + (heading[:, 1] - heading[:, 0]) * uniform[:, 2]
         scatter = 0.1 * (2 * torch.rand(count, robot.num_joints, generator=generator, device=device) - 1)
-        self.episode.heading[env_ids] = yaw
+        # A course has a middle; from anywhere else every direction is as good, and the robot's own is taken.
+        narrow = heading[:, 1] - heading[:, 0] < math.pi
+        self.episode.heading[env_ids] = torch.where(narrow, heading.mean(-1), yaw)
+        self.episode.line[env_ids] = torch.where(narrow[:, None], spawn[:, :2], root[:, :2])
         self.episode.spawn[env_ids] = root[:, :2]
         self.tile_of[env_ids] = tile
         dynamics = task.sample_dynamics(count, generator)
@@ -350,6 +354,7 @@ class RunningTask:
         episode.command[env_ids], episode.command_left[env_ids] = task.sample_command(count, self.generator)
         episode.push_left[env_ids] = task.sample_steps(task.config.dynamics.push_interval, count, self.generator)
         rows = episode.select(env_ids)
+        episode.clock[env_ids] = rows.clock = task.clock(rows)
         first = task.proprio(state, rows)
         rows.history = task.noisy(first, self.generator)[:, None].repeat(1, task.config.history, 1)
         history = episode.history.clone()  # observations already given away are views of it

@@ -32,6 +32,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "progress_ramp": _NOT_NEGATIVE,
     "history": (1, math.inf),
     "control_dt": _POSITIVE,
+    "gait_period": _NOT_NEGATIVE,
     "episode_seconds": _POSITIVE,
     "command_seconds": _POSITIVE,
     "standing_fraction": _SHARE,

@@ -167,8 +167,12 @@ class Episode(_Batched):
     """[E, F]: seconds since the foot last left; 0 in the air."""
     history: Tensor
     """[E, H, P]: noisy proprioception, the newest last."""
+    clock: Tensor
+    """[E, 2]: sine and cosine of the gait's phase; 0 without one."""
     heading: Tensor
-    """[E]: the yaw to keep, where the task commands a heading."""
+    """[E]: direction of the line to keep to, where the task has one."""
+    line: Tensor
+    """[E, 2]: a point of it."""
     spawn: Tensor
     """[E, 2]: where the episode began."""
     commanded_distance: Tensor
@@ -204,7 +208,9 @@ class Episode(_Batched):
             air_time=zeros(num_feet),
             contact_time=zeros(num_feet),
             history=zeros(*history),
+            clock=zeros(2),
             heading=zeros(),
+            line=zeros(2),
             spawn=zeros(2),
             commanded_distance=zeros(),
             followed_distance=zeros(),

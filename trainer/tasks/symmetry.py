@@ -31,6 +31,7 @@ _FIXED: dict[str, Columns] = {
     "quaternion": ((0, 1.0), (1, -1.0), (2, 1.0), (3, -1.0)),
     "horizontal": ((0, 1.0), (1, -1.0)),
     "command": ((0, 1.0), (1, -1.0), (2, -1.0)),  # forward, left, yaw rate
+    "half a stride": ((0, -1.0), (1, -1.0)),  # sine and cosine, when the other foot is where this one was
     "dynamics": ((0, 1.0), (1, 1.0), (2, 1.0), (3, -1.0), (4, 1.0)),  # friction, mass, centre of mass
 }
 
@@ -41,6 +42,7 @@ _TERMS = {
     "joint_pos": "joints",
     "joint_vel": "joints",
     "action": "joints",
+    "clock": "half a stride",
     "velocity": "vector",
     "scan": "scan",
     "foot_contact": "feet",
@@ -78,7 +80,9 @@ _EPISODE = {
     "air_time": "feet",
     "contact_time": "feet",
     "history": "proprio",
+    "clock": "half a stride",
     "heading": "angle",
+    "line": "horizontal",
     "spawn": "horizontal",
     "commanded_distance": "same",
     "followed_distance": "same",

@@ -19,7 +19,7 @@ from trainer.tasks import make_task
 from trainer.tasks.symmetry import TaskSymmetry
 from trainer.training.rollout import collect
 
-_SIZES = {"proprio": 96, "history": 480, "extero": 187, "velocity": 3, "critic": 298}
+_SIZES = {"proprio": 98, "history": 490, "extero": 187, "velocity": 3, "critic": 300}
 
 
 def make_algorithm(method: str, num_envs: int, mirror_share: float = 0.0) -> tuple[P3PPO, TensorDict]:

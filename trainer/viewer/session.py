@@ -121,6 +121,7 @@ class Session:
         episode.command_left[0] = _LONG
         if self.task.config.keep_heading:  # the task makes the yaw rate of the heading: so that is what turns
             episode.heading[0] += self._by_hand[2] * self.dt
+            episode.line[0] = self.env.state.root_pos[0, :2]
 
     @property
     def difficulty(self) -> float:
