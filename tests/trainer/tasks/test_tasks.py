@@ -12,6 +12,7 @@ import torch
 from helpers.trainer.states import fresh_episode, standing
 
 import trainer.tasks
+from trainer.engines.mujoco.env import MujocoEnv
 from trainer.tasks import TASKS, LocomotionTask, make_task
 from trainer.tasks.rewards import TERMS
 from trainer.tasks.robots import G1, Motor, RobotSpec, by_pattern
@@ -50,7 +51,7 @@ def test_unknown_task_is_named_with_the_nearest():
         make_task("g1-flatt")
 
 
-def test_proprioception_is_the_papers_96(task):
+def test_proprioception_is_the_papers_96_and_a_clock(task):
     state, episode = standing(task), fresh_episode(task)
     state.root_ang_vel = torch.tensor([1.0, 2.0, 3.0]).repeat(3, 1)
     state.root_quat = quaternion((1, 0, 0), 0.5).repeat(3, 1)
@@ -59,40 +60,98 @@ def test_proprioception_is_the_papers_96(task):
     state.joint_vel = -torch.arange(29.0).repeat(3, 1)
     episode.action = 100 + torch.arange(29.0).repeat(3, 1)
     row = task.proprio(state, episode)[0]
-    assert task.proprio_size == len(row) == 96
+    assert task.proprio_size == len(row) == 98
+    assert make_task("g1-parkour-paper").proprio_size == 96
     assert row[:3].tolist() == [1.0, 2.0, 3.0]
     # rolled to the right by 0.5 rad: gravity points to the body's right, -y
     assert row[3:6].tolist() == pytest.approx([0.0, -math.sin(0.5), -math.cos(0.5)], abs=1e-6)
     assert row[6:9].tolist() == pytest.approx([0.5, -0.1, 0.3])
     assert row[9:38].tolist() == pytest.approx(list(range(29)), abs=1e-5)
     assert row[38:67].tolist() == [-float(i) for i in range(29)]
-    assert row[67:].tolist() == [100.0 + i for i in range(29)]
+    assert row[67:96].tolist() == [100.0 + i for i in range(29)]
+    assert row[96:].tolist() == episode.clock[0].tolist()
 
 
 def test_observation_groups_have_the_papers_sizes(task):
     groups = task.observe(standing(task), fresh_episode(task), torch.Generator())
     assert {name: tuple(value.shape) for name, value in groups.items()} == {
-        "proprio": (3, 96),
-        "history": (3, 5 * 96),
+        "proprio": (3, 98),
+        "history": (3, 5 * 98),
         "extero": (3, 11 * 17),
         "velocity": (3, 3),
-        "critic": (3, 96 + 3 + 3 + 187 + 2 + 2 + 5),
+        "critic": (3, 98 + 3 + 3 + 187 + 2 + 2 + 5),
     }
 
 
 def test_noise_has_the_tables_ranges(task):
-    clean = torch.zeros(4000, 96)
+    clean = torch.zeros(4000, 98)
     noise = task.noisy(clean, torch.Generator().manual_seed(0))
     widths = noise.abs().amax(0)
     expected = torch.cat(
-        [torch.full((n,), w) for n, w in ((3, 0.05), (3, 0.05), (3, 0.0), (29, 0.01), (29, 0.1), (29, 0.0))]
+        [torch.full((n,), w) for n, w in ((3, 0.05), (3, 0.05), (3, 0.0), (29, 0.01), (29, 0.1), (31, 0.0))]
     )
     assert (widths <= expected).all()
     assert (widths >= 0.99 * expected).all()
     groups = task.observe(standing(task, 2000), fresh_episode(task, 2000), torch.Generator().manual_seed(0))
     assert groups["extero"].abs().max().item() == pytest.approx(0.01, rel=1e-2)
-    critic_scan = groups["critic"][:, 96 + 6 : 96 + 6 + 187]
+    critic_scan = groups["critic"][:, task.critic_scan]
     assert critic_scan.abs().max() < 1e-6  # the critic's is not noisy
+
+
+def test_the_clock_runs_while_there_is_somewhere_to_go(task):
+    """0.8 s a stride: a quarter of it after ten control steps; a command to stand stops it."""
+    episode = fresh_episode(task)
+    episode.step = torch.tensor([0, 10, 10])
+    episode.command = torch.tensor([[0.5, 0.0, 0.0], [0.5, 0.0, 0.0], [0.0, 0.0, 0.05]])
+    assert task.clock(episode).flatten().tolist() == pytest.approx([0, 1, 1, 0, 0, 0], abs=1e-6)
+
+
+def test_gait_and_lift_go_by_the_clock(task):
+    """Three quarters of a stride on, the left foot is in the middle of its swing, the right one on the ground."""
+    state, episode = standing(task), fresh_episode(task)
+    episode.clock = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.0]])  # left swings, right swings, standing
+    state.foot_force[:, :, 2] = 100.0
+    rates = dict(zip(task.config.rewards, task.reward_rates(state, episode), strict=True))
+    assert rates["gait"].tolist() == pytest.approx([0.5, 0.5, 1.0])
+    middle = 0.1 * math.sin(math.pi * (0.75 - 0.55) / 0.45)
+    assert rates["lift"].tolist() == pytest.approx([middle, middle, 0.0], abs=1e-6)
+    state.foot_force = torch.tensor([[0.0, 100.0], [0.0, 100.0], [0.0, 100.0]])[..., None] * torch.tensor([0, 0, 1.0])
+    state.foot_pos = state.foot_pos + torch.tensor([[0.04], [0.0]]) * torch.tensor([0, 0, 1.0])
+    rates = dict(zip(task.config.rewards, task.reward_rates(state, episode), strict=True))
+    assert rates["gait"].tolist() == pytest.approx([1.0, 0.0, 0.5])
+    assert rates["lift"].tolist() == pytest.approx([middle - 0.04, middle, 0.0], abs=1e-6)
+
+
+def test_a_clock_and_its_period_go_together():
+    with pytest.raises(ValueError, match="a gait_period and the proprioception 'clock' go together"):
+        replace(TASKS["g1-flat"], gait_period=0.0)
+    with pytest.raises(ValueError, match="a gait_period and the proprioception 'clock' go together"):
+        replace(TASKS["walker-parkour"], gait_period=0.8)
+
+
+def test_a_robot_beside_its_line_is_steered_back():
+    """Towards a point one metre ahead on the line: 45° for one that stands a metre beside it, whichever way it goes."""
+    task = make_task("g1-parkour")
+    for heading in (0.0, 2.0):
+        state, episode = standing(task), fresh_episode(task)
+        left = torch.tensor([-math.sin(heading), math.cos(heading)])
+        episode.heading[:], episode.line[:] = heading, torch.tensor([3.0, -1.0])
+        state.root_pos[:, :2] = episode.line + torch.tensor([[0.0], [1.0], [-1.0]]) * left
+        state.root_quat = quaternion((0, 0, 1), heading).repeat(3, 1)
+        yaw_rate = task.steered(state, episode)[:, 2]
+        assert yaw_rate.tolist() == pytest.approx([0.0, -0.8 * math.pi / 4, 0.8 * math.pi / 4], abs=1e-5)
+
+
+def test_the_line_of_a_course_is_its_middle():
+    """However a robot is turned and placed at the start; from the middle of a pyramid it goes as it looks."""
+    task = LocomotionTask(replace(TASKS["g1-parkour"], terrains=("gaps", "pyramid_stairs")))
+    env = MujocoEnv(task, 12, num_threads=1)
+    course = env.running.curriculum.terrain_type == 0
+    assert env.state.yaw[course].abs().max() > 0.01
+    assert env.episode.heading[course].abs().max() < 1e-6
+    assert env.episode.line[course].tolist() == [[-4.0, 0.0]] * 6
+    torch.testing.assert_close(env.episode.heading[~course], env.state.yaw[~course], atol=1e-5, rtol=0)
+    torch.testing.assert_close(env.episode.line[~course], env.episode.spawn[~course])
 
 
 def test_scan_is_zero_on_the_ground_and_positive_over_a_hole(task):
@@ -279,7 +338,8 @@ def test_the_papers_curriculum_is_a_task_of_its_own():
     ours, paper = TASKS["g1-parkour"], TASKS["g1-parkour-paper"]
     assert (paper.num_levels, paper.first_difficulty, paper.demote_on_fall, paper.redraw_solved) == (6, 0, True, False)
     assert set(ours.terrains) - set(paper.terrains) == {"flat"}
-    assert paper.rewards == ours.rewards
+    assert {**paper.rewards, "gait": 2.0, "lift": -15.0} == ours.rewards
+    assert (paper.gait_period, "clock" in paper.proprio) == (0, False)
     assert "walker-parkour-paper" in TASKS
 
 

@@ -137,6 +137,7 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path, monkeypatch):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
+    monkeypatch.setattr("trainer.training.interrupt._SAME_REQUEST", 0.0)
     monkeypatch.setattr(MujocoEnv, "step", step)
     runner = small(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
