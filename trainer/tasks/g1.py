@@ -4,7 +4,7 @@ What each is for: the first three are the task, of which `progress` alone tells 
 `alive`, `upright` and the penalty for a fall make standing better than falling forward with the command, and keep early
 policies from ending episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the
 waist wander, without `air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross. Without the
-clock, `gait` and `lift` no leg moves before the other: both vibrate at 8 Hz, which follows every command on the plane
+clock, `gait`, `lift` and `stride` no leg moves before the other: both vibrate at 8 Hz, which follows every command on the plane
 and climbs nothing.
 """
 
@@ -39,6 +39,7 @@ G1_FLAT = TaskConfig(
         "stance_width": -10.0,
         "gait": 2.0,
         "lift": -15.0,
+        "stride": -5.0,
     },
     fall_penalty=2.0,
     progress_ramp=2.0,
@@ -46,6 +47,7 @@ G1_FLAT = TaskConfig(
     gait_period=0.8,
     command_x=(0.3, 1.0),
     standing_fraction=0.05,
+    stride={".*_hip_pitch_joint": -0.35, ".*_knee_joint": 0.7, ".*_ankle_pitch_joint": -0.35},
     posture={
         ".*_hip_(roll|yaw)_joint": 1.0,
         "waist_.*_joint": 1.0,

@@ -50,6 +50,9 @@ class TaskConfig:
     """Seconds of an episode over which the `progress` term comes in."""
     posture: dict[str, float] = field(default_factory=dict)
     """Joint pattern to weight in the posture term; others 0."""
+    stride: dict[str, float] = field(default_factory=dict)
+    """Joint pattern to how far, in rad, it is from the stance in the middle of its foot's swing; a joint belongs to the
+    foot whose name begins as its own, such as left_."""
     proprio: tuple[str, ...] = tuple(name for name in PROPRIO_TERMS if name != "clock")
     gait_period: float = 0.0
     """Seconds of a stride, for a robot that walks by a clock, which is then a term of `proprio`; 0 without one."""
@@ -172,6 +175,7 @@ class LocomotionTask:
             progress_ramp=config.progress_ramp,
             stumble_ratio=config.stumble_ratio,
             edge_drop=config.edge_drop,
+            stride=self._stride(),
         )
         sizes = {"ang_vel": 3, "gravity": 3, "command": 3, "clock": 2}
         self.proprio_layout = {name: sizes.get(name, robot.num_joints) for name in config.proprio}
@@ -186,6 +190,13 @@ class LocomotionTask:
 
     def _tensor(self, values: Sequence[float] | Sequence[Range]) -> Tensor:
         return torch.tensor(values, device=self.device)
+
+    def _stride(self) -> Tensor:
+        """[F, J]."""
+        robot = self.config.robot
+        angles = by_pattern(robot.joint_names, self.config.stride, default=0.0)
+        sides = [[joint.partition("_")[0] == foot.partition("_")[0] for joint in robot.joint_names] for foot in robot.feet]
+        return self._tensor(angles) * torch.tensor(sides, device=self.device)
 
     def _uniform(self, generator: torch.Generator, *shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, device=self.device)

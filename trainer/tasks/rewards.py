@@ -34,6 +34,8 @@ class RewardContext:
     stumble_ratio: float
     edge_drop: float
     """m."""
+    stride: Tensor
+    """[F, J] rad: how far the joints of each foot's leg are from the stance in the middle of its swing; else 0."""
 
 
 Term = Callable[[RobotState, Episode, RewardContext], Tensor]
@@ -153,6 +155,18 @@ def lift(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     return (wanted - (state.foot_pos[..., 2] - state.foot_ground)).clamp(min=0.0).sum(-1)
 
 
+def stride(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Σ (departure from a bent leg in mid-swing)², over the joints of legs in their swing.
+
+    Of the terms by the clock the one that tells each joint what to do: from both feet on the ground no small change of
+    an action lifts one of them.
+    """
+    swing = _swing(state, episode)
+    bent = (math.pi * swing.clamp(min=0.0)).sin()[..., None] * context.stride
+    off = (state.joint_pos - context.default_pos)[:, None] - bent
+    return ((off * (context.stride != 0)).square().sum(-1) * (swing >= 0)).sum(-1)
+
+
 def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Horizontal speed of feet that bear load."""
     return (state.foot_speed * state.foot_contact).sum(-1)
@@ -213,7 +227,8 @@ TERMS: dict[str, Term] = {
         foot_edge,
         gait,
         lift,
+        stride,
     )
 }
-BY_CLOCK = ("gait", "lift")
+BY_CLOCK = ("gait", "lift", "stride")
 """Terms that mean nothing without a clock."""

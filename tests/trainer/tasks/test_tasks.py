@@ -338,7 +338,7 @@ def test_the_papers_curriculum_is_a_task_of_its_own():
     ours, paper = TASKS["g1-parkour"], TASKS["g1-parkour-paper"]
     assert (paper.num_levels, paper.first_difficulty, paper.demote_on_fall, paper.redraw_solved) == (6, 0, True, False)
     assert set(ours.terrains) - set(paper.terrains) == {"flat"}
-    assert {**paper.rewards, "gait": 2.0, "lift": -15.0} == ours.rewards
+    assert {**paper.rewards, "gait": 2.0, "lift": -15.0, "stride": -5.0} == ours.rewards
     assert (paper.gait_period, "clock" in paper.proprio) == (0, False)
     assert "walker-parkour-paper" in TASKS
 
