@@ -29,6 +29,7 @@ from trainer.models.p3_actor import DeployedPolicy
 from trainer.runs.files import replace_file
 from trainer.runs.policy import Candidate
 from trainer.tasks.contract import Contract
+from trainer.tasks.stride import bump
 
 if TYPE_CHECKING:
     import onnx
@@ -58,6 +59,8 @@ class ExportedPolicy(nn.Module):
     """As the actor's `as_jit` gives it."""
     scale: Tensor
     offset: Tensor
+    stride: Tensor
+    middle: Tensor
 
     def __init__(self, candidate: Candidate, std: bool) -> None:
         super().__init__()
@@ -66,6 +69,9 @@ class ExportedPolicy(nn.Module):
         self.clip = contract.action_clip
         self.register_buffer("scale", torch.tensor(contract.action_scale))
         self.register_buffer("offset", torch.tensor(contract.default_pos))
+        self.register_buffer("stride", torch.tensor(contract.stride))
+        self.register_buffer("middle", torch.tensor(contract.stride_middle))
+        self._clock = _columns(contract, "clock") if contract.gait_period else None
         self.action_std: ActionStd | None = None
         if std:
             if not isinstance(self.deployed, DeployedPolicy) or not self.deployed.encoder.stochastic:
@@ -75,7 +81,11 @@ class ExportedPolicy(nn.Module):
     def forward(self, *groups: Tensor) -> tuple[Tensor, ...]:
         """[1, A] each, of the groups [1, ·] that the policy reads."""
         action = self.deployed(*groups).clamp(-self.clip, self.clip)
-        outputs = (action, self.offset + self.scale * action)
+        targets = self.offset + self.scale * action
+        if self._clock is not None:
+            clock = groups[self.input_names.index("proprio")][:, self._clock]
+            targets = targets + self.stride * bump(clock, self.middle)
+        outputs = (action, targets)
         if self.action_std is None:
             return outputs
         context, latent_mean, latent_std = self.deployed.encode(*groups)
@@ -236,6 +246,13 @@ def _metadata(candidate: Candidate, policy: ExportedPolicy) -> dict[str, str]:
         "p3_method": candidate.config.method,
         CONTRACT_KEY: json.dumps(contract.to_dict()),
     }
+
+
+def _columns(contract: Contract, name: str) -> slice:
+    """The columns of a term of the proprioception."""
+    names = [term.name for term in contract.proprio]
+    first = sum(term.size for term in contract.proprio[: names.index(name)])
+    return slice(first, first + contract.proprio[names.index(name)].size)
 
 
 def _commas(values: Sequence[Any]) -> str:

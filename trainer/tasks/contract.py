@@ -92,7 +92,7 @@ class Contract:
     effort: tuple[float, ...]
     """N m."""
     action_scale: tuple[float, ...]
-    """rad; the target is default_pos + action_scale · action."""
+    """rad; the target is default_pos + action_scale · action, and the stride's part."""
     action_clip: float
     """Actions are cut to ± this before anything else, the observed last action among it."""
     control_hz: float
@@ -104,6 +104,11 @@ class Contract:
     """Ranges in training: forward m/s, left m/s, yaw rate rad/s."""
     gait_period: float = 0.0
     """Seconds of a stride, for the observation term `clock`; 0 without one."""
+    stride: tuple[float, ...] = ()
+    """rad, added to the target in the middle of the swing of the joint's foot (`trainer/tasks/stride.py`); may be empty,
+    for none."""
+    stride_middle: tuple[float, ...] = ()
+    """Share of a stride at which that is."""
     normalisation: str = "running mean and variance, inside the policy"
     version: int = VERSION
 
@@ -113,13 +118,18 @@ class Contract:
         count = len(self.joint_names)
         if repeated := _repeated(self.joint_names):
             raise ValueError(f"contract: joint {repeated!r} is named twice")
-        for field in ("default_pos", "stiffness", "damping", "effort", "action_scale"):
+        for field in ("stride", "stride_middle"):
+            if not getattr(self, field):
+                object.__setattr__(self, field, (0.0,) * count)
+        for field in ("default_pos", "stiffness", "damping", "effort", "action_scale", "stride", "stride_middle"):
             if len(getattr(self, field)) != count:
                 raise ValueError(f"contract: {field} has {len(getattr(self, field))} entries for {count} joints")
         if not self.control_hz > 0 or not self.action_clip > 0:
             raise ValueError("contract: control_hz and action_clip must be positive")
         if ("clock" in [term.name for term in self.proprio]) != (self.gait_period > 0):
-            raise ValueError(f"contract: a clock needs a gait_period and the other way round, got {self.gait_period:g} s")
+            raise ValueError(
+                f"contract: a clock needs a gait_period and the other way round, got {self.gait_period:g} s"
+            )
         if repeated := _repeated([term.name for term in self.proprio]):
             raise ValueError(f"contract: observation term {repeated!r} is named twice")
         for term in self.proprio:
@@ -237,7 +247,7 @@ def _same_names(kind: str, policy: Sequence[str], world: Sequence[str]) -> None:
 
 
 def _same_gains(policy: Contract, world: Contract) -> None:
-    for field in ("default_pos", "action_scale", "stiffness", "damping"):
+    for field in ("default_pos", "action_scale", "stiffness", "damping", "stride", "stride_middle"):
         ours = dict(zip(world.joint_names, getattr(world, field), strict=True))
         for name, theirs in zip(policy.joint_names, getattr(policy, field), strict=True):
             if not math.isclose(ours[name], theirs, rel_tol=1e-4, abs_tol=1e-6):

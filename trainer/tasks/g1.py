@@ -4,8 +4,8 @@ What each is for: the first three are the task, of which `progress` alone tells 
 `alive`, `upright` and the penalty for a fall make standing better than falling forward with the command, and keep early
 policies from ending episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the
 waist wander, without `air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross. Without the
-clock, `gait`, `lift` and `stride` no leg moves before the other: both vibrate at 8 Hz, which follows every command on the plane
-and climbs nothing.
+clock, its stride, `gait` and `lift` no leg moves before the other: both vibrate at 8 Hz, which follows every command on
+the plane and climbs nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ G1_FLAT = TaskConfig(
         "stance_width": -10.0,
         "gait": 2.0,
         "lift": -15.0,
-        "stride": -5.0,
     },
     fall_penalty=2.0,
     progress_ramp=2.0,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainer.tasks.contract import Contract, History, Scan, Term
+from trainer.tasks.robots import by_pattern
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
+from trainer.tasks.stride import by_joint
 
 if TYPE_CHECKING:
     from trainer.tasks.locomotion import TaskConfig
@@ -28,6 +30,7 @@ _BY_JOINT = ("joint_pos", "joint_vel", "action")
 def contract_of(config: TaskConfig) -> Contract:
     """What a policy trained on the task assumes."""
     robot, noise = config.robot, config.noise
+    stride = by_pattern(robot.joint_names, config.stride, default=0.0)
     widths = {name: getattr(noise, name, 0.0) for name in config.proprio}
     terms = [
         Term(
@@ -51,6 +54,8 @@ def contract_of(config: TaskConfig) -> Contract:
         action_clip=ACTION_CLIP,
         control_hz=1.0 / config.control_dt,
         gait_period=config.gait_period,
+        stride=stride,
+        stride_middle=by_joint(stride, robot.joint_names, robot.feet),
         proprio=tuple(terms),
         history=History(length=config.history),
         scan=Scan(

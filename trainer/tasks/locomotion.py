@@ -22,6 +22,7 @@ from trainer.tasks.robots import RobotSpec, by_pattern
 from trainer.tasks.rotation import wrap_angle
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.state import Episode, RobotState
+from trainer.tasks.stride import bump
 from trainer.tasks.terrains import FLAT, PIT_FLOOR, TERRAINS
 
 PROPRIO_TERMS = ("ang_vel", "gravity", "command", "joint_pos", "joint_vel", "action", "clock")
@@ -51,8 +52,8 @@ class TaskConfig:
     posture: dict[str, float] = field(default_factory=dict)
     """Joint pattern to weight in the posture term; others 0."""
     stride: dict[str, float] = field(default_factory=dict)
-    """Joint pattern to how far, in rad, it is from the stance in the middle of its foot's swing; a joint belongs to the
-    foot whose name begins as its own, such as left_."""
+    """Joint pattern to radians that are added to its target in the middle of its foot's swing, by the clock. A joint
+    belongs to the foot whose name begins as its own, such as left_."""
     proprio: tuple[str, ...] = tuple(name for name in PROPRIO_TERMS if name != "clock")
     gait_period: float = 0.0
     """Seconds of a stride, for a robot that walks by a clock, which is then a term of `proprio`; 0 without one."""
@@ -105,6 +106,8 @@ class TaskConfig:
         for name in self.proprio:
             if name not in PROPRIO_TERMS:
                 raise ValueError(f"task {self.name}: no proprioception {name!r}; expected some of {PROPRIO_TERMS}")
+        if self.stride and self.gait_period == 0:
+            raise ValueError(f"task {self.name}: a stride needs a clock, got a gait_period of 0")
         if ("clock" in self.proprio) != (self.gait_period > 0):
             raise ValueError(
                 f"task {self.name}: a gait_period and the proprioception 'clock' go together, got {self.gait_period:g} s"
@@ -145,6 +148,7 @@ def by_the_paper(config: TaskConfig) -> TaskConfig:
         name=f"{config.name}-paper",
         proprio=tuple(name for name in config.proprio if name != "clock"),
         gait_period=0.0,
+        stride={},
         rewards={name: weight for name, weight in config.rewards.items() if name not in BY_CLOCK},
         terrains=tuple(name for name in config.terrains if name != FLAT),
         num_levels=6,
@@ -175,8 +179,9 @@ class LocomotionTask:
             progress_ramp=config.progress_ramp,
             stumble_ratio=config.stumble_ratio,
             edge_drop=config.edge_drop,
-            stride=self._stride(),
         )
+        contract = self.contract
+        self._stride, self._stride_middle = self._tensor(contract.stride), self._tensor(contract.stride_middle)
         sizes = {"ang_vel": 3, "gravity": 3, "command": 3, "clock": 2}
         self.proprio_layout = {name: sizes.get(name, robot.num_joints) for name in config.proprio}
         noise = config.noise
@@ -190,13 +195,6 @@ class LocomotionTask:
 
     def _tensor(self, values: Sequence[float] | Sequence[Range]) -> Tensor:
         return torch.tensor(values, device=self.device)
-
-    def _stride(self) -> Tensor:
-        """[F, J]."""
-        robot = self.config.robot
-        angles = by_pattern(robot.joint_names, self.config.stride, default=0.0)
-        sides = [[joint.partition("_")[0] == foot.partition("_")[0] for joint in robot.joint_names] for foot in robot.feet]
-        return self._tensor(angles) * torch.tensor(sides, device=self.device)
 
     def _uniform(self, generator: torch.Generator, *shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, device=self.device)
@@ -233,9 +231,10 @@ class LocomotionTask:
         first = self.proprio_size + 6
         return slice(first, first + SCAN_SIZE)
 
-    def targets(self, action: Tensor) -> Tensor:
-        """Joint targets [E, J] of action [E, A]."""
-        return self.default_pos + self.action_scale * action
+    def targets(self, action: Tensor, clock: Tensor) -> Tensor:
+        """Joint targets [E, J] of action [E, A] at the clock [E, 2] that it was chosen at."""
+        targets = self.default_pos + self.action_scale * action
+        return targets + self._stride * bump(clock, self._stride_middle) if self.config.stride else targets
 
     def proprio(self, state: RobotState, episode: Episode) -> Tensor:
         """[E, P], without noise."""

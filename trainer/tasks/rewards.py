@@ -6,7 +6,6 @@ by the control step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from trainer.tasks.rotation import rotate_inverse
 from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
+from trainer.tasks.stride import bump, middle
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,6 @@ class RewardContext:
     stumble_ratio: float
     edge_drop: float
     """m."""
-    stride: Tensor
-    """[F, J] rad: how far the joints of each foot's leg are from the stance in the middle of its swing; else 0."""
 
 
 Term = Callable[[RobotState, Episode, RewardContext], Tensor]
@@ -43,8 +41,6 @@ Term = Callable[[RobotState, Episode, RewardContext], Tensor]
 
 STANDING_COMMAND = 0.1
 """m/s and rad/s: a command whose norm is not more asks to stand."""
-_STANCE = 0.55
-"""Share of a stride that a foot is on the ground: a little more than half, so that both are at each change."""
 _LIFT = 0.1
 """Metres that a foot is lifted in the middle of its swing."""
 
@@ -55,12 +51,10 @@ def is_moving(episode: Episode) -> Tensor:
 
 
 def _swing(state: RobotState, episode: Episode) -> Tensor:
-    """[E, F]: how far each foot is in its swing by the clock, in [0, 1); negative in its stance, and when standing."""
+    """[E, F]: how far in its swing each foot is by the clock, 0 to 1."""
     feet = state.foot_pos.shape[1]
-    phase = torch.atan2(episode.clock[:, 0], episode.clock[:, 1]) / (2 * math.pi)
-    offsets = torch.arange(feet, device=phase.device) / feet
-    progress = ((phase[:, None] + offsets).remainder(1.0) - _STANCE) / (1 - _STANCE)
-    return torch.where(episode.clock.square().sum(-1, keepdim=True) > 0, progress, -1.0)
+    middles = torch.tensor([middle(foot, feet) for foot in range(feet)], device=episode.clock.device)
+    return bump(episode.clock, middles)
 
 
 def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -146,25 +140,13 @@ def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Ten
 
 def gait(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Share of the feet that are on the ground or off it as the clock has it."""
-    return ((_swing(state, episode) < 0) == state.foot_contact).float().mean(-1)
+    return ((_swing(state, episode) == 0) == state.foot_contact).float().mean(-1)
 
 
 def lift(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Metres that feet in their swing are lower than an arc of 10 cm above the ground."""
-    wanted = _LIFT * (math.pi * _swing(state, episode).clamp(min=0.0)).sin()
+    wanted = _LIFT * _swing(state, episode)
     return (wanted - (state.foot_pos[..., 2] - state.foot_ground)).clamp(min=0.0).sum(-1)
-
-
-def stride(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Σ (departure from a bent leg in mid-swing)², over the joints of legs in their swing.
-
-    Of the terms by the clock the one that tells each joint what to do: from both feet on the ground no small change of
-    an action lifts one of them.
-    """
-    swing = _swing(state, episode)
-    bent = (math.pi * swing.clamp(min=0.0)).sin()[..., None] * context.stride
-    off = (state.joint_pos - context.default_pos)[:, None] - bent
-    return ((off * (context.stride != 0)).square().sum(-1) * (swing >= 0)).sum(-1)
 
 
 def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -227,8 +209,7 @@ TERMS: dict[str, Term] = {
         foot_edge,
         gait,
         lift,
-        stride,
     )
 }
-BY_CLOCK = ("gait", "lift", "stride")
+BY_CLOCK = ("gait", "lift")
 """Terms that mean nothing without a clock."""

@@ -115,7 +115,7 @@ class RunningTask:
         self.episode.last_action, self.episode.action = self.episode.action, actions
         self.episode.joint_vel_before = self.state.joint_vel
         self.steps += 1
-        targets = self.task.targets(actions)
+        targets = self.task.targets(actions, self.episode.clock)
         if self.delay is not None:
             self.delay.remember(targets)
         return targets

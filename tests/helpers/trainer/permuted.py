@@ -10,7 +10,7 @@ import torch
 
 from trainer.tasks.contract import Contract, match_contracts
 
-_BY_JOINT = ("joint_names", "default_pos", "stiffness", "damping", "effort", "action_scale")
+_BY_JOINT = ("joint_names", "default_pos", "stiffness", "damping", "effort", "action_scale", "stride", "stride_middle")
 
 
 def permuted_contract(contract, seed=0, order="newest_first", layout="term_major"):

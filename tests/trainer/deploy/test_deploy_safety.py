@@ -230,7 +230,10 @@ def test_a_policy_of_another_robot_or_time_is_refused(policy):
         check_contract(changed(contract, joint_names=names, proprio=terms))
     fewer = {
         field: getattr(contract, field)[:-1]
-        for field in ("joint_names", "default_pos", "stiffness", "damping", "effort", "action_scale")
+        for field in (
+            *("joint_names", "default_pos", "stiffness", "damping", "effort", "action_scale"),
+            *("stride", "stride_middle"),
+        )
     }
     terms = tuple(
         dataclasses.replace(t, joints=t.joints[:-1], size=t.size - 1) if t.joints else t for t in contract.proprio

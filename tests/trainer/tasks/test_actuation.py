@@ -163,8 +163,8 @@ def test_mjlab_has_them_too():
     set_targets = env._walk.robots.set_targets
     env._walk.robots.set_targets = lambda targets: (applied.append(targets.clone()), set_targets(targets))
     action = torch.full((2, 29), 0.1)
+    rest, wanted = env.task.default_pos, env.task.targets(action, env.episode.clock)[0]
     env.step(action)
-    rest, wanted = env.task.default_pos, env.task.targets(action)[0]
     in_time = applied[-4:]  # of the four physics steps
     assert [torch.equal(targets[0], wanted) for targets in in_time] == [False, True, True, True]
     assert all(torch.equal(targets[1], rest) for targets in in_time)
