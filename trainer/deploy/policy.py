@@ -20,7 +20,6 @@ from trainer.deploy.latency import Latency, Stopwatch
 from trainer.deploy.package import CONTRACT_KEY, DamagedPolicy, ForeignPolicy, read_package
 from trainer.tasks.contract import Contract, History, match_contracts
 
-
 STANDING_COMMAND = 0.1
 """As `trainer.tasks.rewards` has it: a command whose norm is not more asks to stand."""
 

@@ -105,8 +105,8 @@ class Contract:
     gait_period: float = 0.0
     """Seconds of a stride, for the observation term `clock`; 0 without one."""
     stride: tuple[float, ...] = ()
-    """rad, added to the target in the middle of the swing of the joint's foot (`trainer/tasks/stride.py`); may be empty,
-    for none."""
+    """rad, added to the target in the middle of the swing of the joint's foot (`trainer/tasks/stride.py`); empty for
+    none."""
     stride_middle: tuple[float, ...] = ()
     """Share of a stride at which that is."""
     normalisation: str = "running mean and variance, inside the policy"
@@ -115,26 +115,10 @@ class Contract:
     def __post_init__(self) -> None:
         if self.version != VERSION:
             raise ValueError(f"contract: of version {self.version}, this program reads version {VERSION}")
-        count = len(self.joint_names)
-        if repeated := _repeated(self.joint_names):
-            raise ValueError(f"contract: joint {repeated!r} is named twice")
-        for field in ("stride", "stride_middle"):
-            if not getattr(self, field):
-                object.__setattr__(self, field, (0.0,) * count)
-        for field in ("default_pos", "stiffness", "damping", "effort", "action_scale", "stride", "stride_middle"):
-            if len(getattr(self, field)) != count:
-                raise ValueError(f"contract: {field} has {len(getattr(self, field))} entries for {count} joints")
+        self._check_joints()
+        self._check_terms()
         if not self.control_hz > 0 or not self.action_clip > 0:
             raise ValueError("contract: control_hz and action_clip must be positive")
-        if ("clock" in [term.name for term in self.proprio]) != (self.gait_period > 0):
-            raise ValueError(
-                f"contract: a clock needs a gait_period and the other way round, got {self.gait_period:g} s"
-            )
-        if repeated := _repeated([term.name for term in self.proprio]):
-            raise ValueError(f"contract: observation term {repeated!r} is named twice")
-        for term in self.proprio:
-            if term.joints and (len(term.joints) != term.size or set(term.joints) != set(self.joint_names)):
-                raise ValueError(f"contract: the joints of observation term {term.name!r} are not those of the robot")
         for field, value, known in (
             ("history.order", self.history.order, ("oldest_first", "newest_first")),
             ("history.layout", self.history.layout, ("frame_major", "term_major")),
@@ -144,6 +128,27 @@ class Contract:
                 raise ValueError(f"contract: {field}: expected {' or '.join(known)}, got {value!r}")
         if self.history.length < 1:
             raise ValueError(f"contract: history.length: expected at least 1, got {self.history.length}")
+
+    def _check_joints(self) -> None:
+        count = len(self.joint_names)
+        if repeated := _repeated(self.joint_names):
+            raise ValueError(f"contract: joint {repeated!r} is named twice")
+        for field in ("stride", "stride_middle"):
+            if not getattr(self, field):
+                object.__setattr__(self, field, (0.0,) * count)
+        for field in ("default_pos", "stiffness", "damping", "effort", "action_scale", "stride", "stride_middle"):
+            if len(getattr(self, field)) != count:
+                raise ValueError(f"contract: {field} has {len(getattr(self, field))} entries for {count} joints")
+
+    def _check_terms(self) -> None:
+        names = [term.name for term in self.proprio]
+        if repeated := _repeated(names):
+            raise ValueError(f"contract: observation term {repeated!r} is named twice")
+        if ("clock" in names) != (self.gait_period > 0):
+            raise ValueError(f"contract: a clock needs a gait_period and it a clock, got {self.gait_period:g} s")
+        for term in self.proprio:
+            if term.joints and (len(term.joints) != term.size or set(term.joints) != set(self.joint_names)):
+                raise ValueError(f"contract: the joints of observation term {term.name!r} are not those of the robot")
 
     @property
     def proprio_size(self) -> int:

@@ -110,8 +110,8 @@ class TaskConfig:
             raise ValueError(f"task {self.name}: a stride needs a clock, got a gait_period of 0")
         if ("clock" in self.proprio) != (self.gait_period > 0):
             raise ValueError(
-                f"task {self.name}: a gait_period and the proprioception 'clock' go together, got {self.gait_period:g} s"
-                f" and {', '.join(self.proprio)}"
+                f"task {self.name}: a gait_period and the proprioception 'clock' go together, got"
+                f" {self.gait_period:g} s and {', '.join(self.proprio)}"
             )
         for name in self.terrains:
             if name not in TERRAINS:

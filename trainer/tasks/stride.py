@@ -1,15 +1,14 @@
 """A stride by the clock: when each foot swings, and how far the joints of its leg bend for it.
 
-The clock is a phase, given as its sine and cosine. Foot f of F swings around the phase (3/4 + f/F): a smooth bump that is 1
-in the middle of its swing and 0 while it stands. As a function of sine and cosine it is a product and a cut, so that an
-exported policy has it exactly.
+The clock is a phase, given as its sine and cosine. Foot f of F swings around the phase (3/4 + f/F): a smooth bump that
+is 1 in the middle of its swing and 0 while it stands. As a function of sine and cosine it is a product and a cut, so
+that an exported policy has it exactly.
 """
 
 from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 STANCE = 0.55
@@ -34,7 +33,7 @@ def bump(clock: Tensor, middles: Tensor) -> Tensor:
 
 
 def by_joint(angles: tuple[float, ...], joints: tuple[str, ...], feet: tuple[str, ...]) -> tuple[float, ...]:
-    """The phase in the middle of the swing of each joint's foot, whose name begins as the joint's does; 0 where it has none.
+    """The phase in the middle of the swing of each joint's foot, whose name begins as the joint's; 0 where none bends.
 
     Raises:
         ValueError: A joint that bends belongs to no foot.

@@ -72,7 +72,6 @@ def test_the_file_computes_what_the_actor_does(run, exported):
             policy = MomentMatching().policy(
                 candidate.actor.mlp, context, latent.mean, latent.std, candidate.actor.action_std
             )
-        contract = candidate.contract
         assert np.abs(found["actions"] - expected.numpy()).max() <= 1e-5
         targets = LocomotionTask(candidate.task).targets(expected, row["proprio"][:, -2:]).numpy()
         assert np.abs(found["joint_targets"] - targets).max() <= 1e-5
