@@ -2,9 +2,10 @@
 
 Rocking and shuffling are the easy ways to a velocity for a robot this light: `tilt_rate`, `energy`, `action_rate` and
 `slip` make them dear, `air_time` makes steps pay. Diving forward is the first thing it finds where progress pays from
-the start and a fall costs nothing: `progress_ramp` and `fall_penalty` spare it that (docs/results.md).
+the start and a fall costs nothing: `progress_ramp` and `fall_penalty` spare it that (docs/results.md). Steps that clear
+a riser it finds by the clock, as the G1 does.
 
-It senses gravity, joint positions and its last action: every velocity is hidden, so the encoder has something to do.
+It senses gravity, joint positions, its last action and the clock: every velocity is hidden, so the encoder has something to do.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ WALKER_PARKOUR = TaskConfig(
         "clearance": -1.0,
         "stumble": -1.0,
         "foot_edge": -1.0,
+        "gait": 1.5,
+        "lift": -10.0,
     },
     fall_penalty=2.0,
     progress_ramp=2.0,
-    proprio=("gravity", "command", "joint_pos", "action"),
+    proprio=("gravity", "command", "joint_pos", "action", "clock"),
+    gait_period=0.8,
+    stride={".*_hip": -0.35, ".*_knee": 0.7, ".*_ankle": -0.35},
     command_x=(0.4, 1.0),
     command_y=(0.0, 0.0),
     command_yaw=(0.0, 0.0),
