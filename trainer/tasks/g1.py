@@ -1,6 +1,7 @@
 """The G1's tasks. Reward weights are rates per second; the exponentials lie in [0, 1], so their weights compare.
 
-What each is for: the first three are the task, of which `progress` alone tells a robot that stands which way to go;
+What each is for: the first four are the task, of which `progress` alone tells a robot that stands which way to go, and
+`turn_error` one whose trunk swings with each step that it does not turn as commanded;
 `alive`, `upright` and the penalty for a fall make standing better than falling forward with the command, and keep early
 policies from ending episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the
 waist wander, without `air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross. Without the
@@ -22,6 +23,7 @@ G1_FLAT = TaskConfig(
         "track_velocity": 2.0,
         "progress": 3.0,
         "track_yaw_rate": 0.75,
+        "turn_error": -0.5,
         "alive": 1.0,
         "upright": 0.5,
         "height": -10.0,

@@ -79,6 +79,11 @@ def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) 
     return (-(episode.command[:, 2] - state.root_ang_vel[:, 2]).square() / 0.25).exp()
 
 
+def turn_error(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Squared error of the yaw rate: a slope where `track_yaw_rate` is flat, as for a trunk that swings at each step."""
+    return (episode.command[:, 2] - state.root_ang_vel[:, 2]).square()
+
+
 def alive(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """1."""
     return torch.ones_like(state.root_pos[:, 0])
@@ -191,6 +196,7 @@ TERMS: dict[str, Term] = {
         track_velocity,
         progress,
         track_yaw_rate,
+        turn_error,
         alive,
         upright,
         height,
