@@ -33,7 +33,7 @@ train: $(VENV)/.ready
 	@if [ -e $(RUN)/config.json ]; then \
 	  $(BIN)/p3 train --run-dir $(RUN) --resume; \
 	else \
-	  $(BIN)/p3 train --task g1-flat --method mm --model.latent-noise-coef 0.02 --iterations 330 \
+	  $(BIN)/p3 train --task g1-flat --method mm --model.latent-noise-coef 0.02 --iterations 390 \
 	    --max-minutes 12 --run-dir $(RUN); \
 	fi
 

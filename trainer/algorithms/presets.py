@@ -42,6 +42,8 @@ class _Preset:
     init_std: dict[str, float]
     """By task."""
     hidden_dims: tuple[int, ...]
+    extero_latent: int | None
+    """For methods that encode the height scan; None for the network's own."""
     num_learning_epochs: int
     num_mini_batches: int
     use_clipped_value_loss: bool
@@ -57,10 +59,11 @@ _PRESETS = {
         entropy_coef=0.001,
         init_std={"g1-flat": 0.4, "g1-parkour": 0.4, "walker-parkour": 0.6},
         hidden_dims=(256, 128, 64),
-        num_learning_epochs=3,
+        extero_latent=32,
+        num_learning_epochs=2,
         num_mini_batches=8,
         use_clipped_value_loss=False,
-        mirror_share={"g1-flat": 1.0, "g1-parkour": 1.0, "walker-parkour": 0.0},
+        mirror_share={"g1-flat": 0.5, "g1-parkour": 0.5, "walker-parkour": 0.0},
     ),
     "paper": _Preset(
         num_envs=4096,
@@ -69,6 +72,7 @@ _PRESETS = {
         entropy_coef=0.01,
         init_std={"g1-flat": 1.0, "g1-parkour": 1.0},
         hidden_dims=(512, 256, 128),
+        extero_latent=None,
         num_learning_epochs=5,
         num_mini_batches=4,
         use_clipped_value_loss=True,
@@ -100,7 +104,7 @@ def resolve(config: TrainConfig) -> ResolvedConfig:
         raise ValueError(
             f"--ppo.mirror-share: the robot {task.robot.name!r} of {config.task} declares no left/right symmetry"
         )
-    resolved = filled(config)
+    resolved = filled(_with_latent(config, method))
     _check_together(resolved, method)
     return resolved
 
@@ -148,6 +152,19 @@ def _filled_model(config: TrainConfig, preset: _Preset, task: TaskConfig) -> Res
     if given["init_std"] is None and config.init_from is None:  # else the checkpoint's, whatever it is
         given["init_std"] = _of_kin(preset.init_std, task)
     return ResolvedModel(**given)
+
+
+def _with_latent(config: TrainConfig, method: Method) -> TrainConfig:
+    """The settings with the preset's size of the scan's latent, where a new run was given none.
+
+    A run that was saved without one has the network's own size.
+    """
+    encodes_scan = "extero_latent" in [setting.name for setting in dataclasses.fields(method.options)]
+    given = config.model.extero_latent is not None or config.init_from is not None or config.task_settings is not None
+    if given or not encodes_scan:
+        return config
+    model = dataclasses.replace(config.model, extero_latent=_PRESETS[config.preset].extero_latent)
+    return dataclasses.replace(config, model=model)
 
 
 def _switches(config: TrainConfig, method: Method, last: float) -> tuple[int, ...] | None:

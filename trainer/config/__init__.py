@@ -78,7 +78,8 @@ class EncoderConfig(ActorConfig):
     proprio_latent: int | None = None
     """Latent size of the proprioceptive history; 10 by default, with --init-from that of the checkpoint."""
     extero_latent: int | None = None
-    """Latent size of the height scan; 100 by default, with --init-from that of the checkpoint."""
+    """Latent size of the height scan; 100 in the paper preset, 32 in the cpu preset, with --init-from that of the
+    checkpoint."""
     representation_coef: float | None = None
     """Weight of the representation's loss; 1 by default, 0.5 for spr."""
 

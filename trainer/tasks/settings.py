@@ -58,6 +58,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
 """Least and greatest value of a setting, or of everything in it; what is not named here is any finite number."""
 _CHOICES: dict[str, Collection[str]] = {"rewards": TERMS, "terrains": TERRAINS, "proprio": PROPRIO_TERMS}
 """Names that a setting is made of."""
+_BEFORE: dict[str, Any] = {"gait_period": 0.0, "stride": {}}
+"""Settings whose defaults changed what a policy is: a run that was saved without them is from before."""
 
 
 def plain(config: TaskConfig) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def restored(config: TaskConfig, values: Mapping[str, Any]) -> TaskConfig:
     Raises:
         ValueError: There is no such setting, or it cannot have this value; names it.
     """
-    return _rebuilt(config, values, whole_tables=True)
+    return _rebuilt(config, {**_BEFORE, **values}, whole_tables=True)
 
 
 def changed(config: TaskConfig, values: Mapping[str, Any]) -> TaskConfig:

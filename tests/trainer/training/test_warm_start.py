@@ -107,7 +107,7 @@ def test_exploration_noise_is_taken_unless_it_is_given(source, tmp_path):
         (["--model.hidden-dims", "32", "16"], ["its run has --model.hidden-dims 16 16"]),
         (["--method", "ae"], ["layer 'encoder.", "(its actor is a P3Actor, that of ae a "]),
         (["--method", "simple-actor-critic"], ["(its actor is a P3Actor, that of simple-actor-critic a SimpleActor"]),
-        (["--set", "proprio=gravity,joint_pos,command,action"], ["proprio: there 'command', here 'joint_pos'"]),
+        (["--set", "proprio=gravity,joint_pos,command,action,clock"], ["proprio: there 'command', here 'joint_pos'"]),
         (["--set", "history=3"], ["history: there History(length=5"]),
         (["--task", "g1-flat"], ["does not fit g1-flat: robot: there 'walker', here 'g1'"]),
     ],
