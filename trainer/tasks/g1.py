@@ -61,7 +61,14 @@ G1_FLAT = TaskConfig(
 G1_PARKOUR = replace(
     G1_FLAT,
     name="g1-parkour",
-    rewards={**G1_FLAT.rewards, "height": -5.0, "vertical_velocity": -0.2, "stumble": -1.0, "foot_edge": -1.0},
+    rewards={
+        **G1_FLAT.rewards,
+        "off_line": -3.0,
+        "height": -5.0,
+        "vertical_velocity": -0.2,
+        "stumble": -1.0,
+        "foot_edge": -1.0,
+    },
     command_x=(0.4, 1.0),
     command_y=(0.0, 0.0),
     command_yaw=(-0.8, 0.8),

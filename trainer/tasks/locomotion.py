@@ -17,9 +17,8 @@ from trainer.config.names import did_you_mean
 from trainer.tasks.contract import Contract
 from trainer.tasks.interface import contract_of
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
-from trainer.tasks.rewards import BY_CLOCK, TERMS, RewardContext, is_moving
+from trainer.tasks.rewards import BY_CLOCK, TERMS, RewardContext, is_moving, steering_error
 from trainer.tasks.robots import RobotSpec, by_pattern
-from trainer.tasks.rotation import wrap_angle
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.state import Episode, RobotState
 from trainer.tasks.stride import bump
@@ -31,8 +30,6 @@ PRIVILEGED_TERMS = ("velocity", "ang_vel", "scan", "foot_contact", "foot_height"
 """What the critic sees after the proprioception without noise, in this order; also the joint velocities, where the
 proprioception has none."""
 SCAN_SIZE = SCAN_ROWS * SCAN_COLUMNS
-_LOOK_AHEAD = 1.0
-"""Metres along its line that a robot is steered to."""
 OBSERVATION_GROUPS = ("proprio", "history", "extero", "velocity", "critic")
 """What `LocomotionTask.observe` gives, by name."""
 
@@ -338,11 +335,7 @@ class LocomotionTask:
         """The commands [E, 3], with a yaw rate towards a point ahead on the episode's line where the task has one."""
         if not self.config.keep_heading:
             return episode.command
-        cos, sin = episode.heading.cos(), episode.heading.sin()
-        x, y = (state.root_pos[:, :2] - episode.line).unbind(-1)
-        aside = torch.atan((y * cos - x * sin) / _LOOK_AHEAD)
-        error = wrap_angle(episode.heading - aside - state.yaw)
-        yaw_rate = (0.8 * error).clamp(*self.config.command_yaw)
+        yaw_rate = (0.8 * steering_error(state, episode)).clamp(*self.config.command_yaw)
         return torch.cat([episode.command[:, :2], yaw_rate[:, None]], -1)
 
     def sample_dynamics(self, count: int, generator: torch.Generator) -> Tensor:

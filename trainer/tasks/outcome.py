@@ -39,7 +39,7 @@ class Outcome:
     reward: Tensor
     """[E]: of this step, the penalty for a fall included."""
     terminated: Tensor
-    """[E] bool: fallen or broken."""
+    """[E] bool: fallen, off the course's side or broken."""
     broken: Tensor
     """[E] bool: the simulation diverged."""
     why_broken: str

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.tasks.rotation import rotate_inverse
+from trainer.tasks.rotation import rotate_inverse, wrap_angle
 from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
 from trainer.tasks.stride import bump, middle
 
@@ -41,6 +41,8 @@ Term = Callable[[RobotState, Episode, RewardContext], Tensor]
 
 STANDING_COMMAND = 0.1
 """m/s and rad/s: a command whose norm is not more asks to stand."""
+_LOOK_AHEAD = 1.0
+"""Metres along its line that a robot is steered to."""
 _LIFT = 0.1
 """Metres that a foot is lifted in the middle of its swing."""
 
@@ -48,6 +50,14 @@ _LIFT = 0.1
 def is_moving(episode: Episode) -> Tensor:
     """[E]: 1 where the command asks to go somewhere, else 0."""
     return (episode.command.norm(dim=-1) > STANDING_COMMAND).float()
+
+
+def steering_error(state: RobotState, episode: Episode) -> Tensor:
+    """[E]: radians to turn left by to a point ahead on the episode's line."""
+    cos, sin = episode.heading.cos(), episode.heading.sin()
+    x, y = (state.root_pos[:, :2] - episode.line).unbind(-1)
+    aside = torch.atan((y * cos - x * sin) / _LOOK_AHEAD)
+    return wrap_angle(episode.heading - aside - state.yaw)
 
 
 def _swing(state: RobotState, episode: Episode) -> Tensor:
@@ -82,6 +92,11 @@ def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) 
 def turn_error(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Squared error of the yaw rate: a slope where `track_yaw_rate` is flat, as for a trunk that swings at each step."""
     return (episode.command[:, 2] - state.root_ang_vel[:, 2]).square()
+
+
+def off_line(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Squared angle to a point ahead on the course's middle line: of all terms the only one that sees it from aside."""
+    return steering_error(state, episode).square()
 
 
 def alive(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -197,6 +212,7 @@ TERMS: dict[str, Term] = {
         progress,
         track_yaw_rate,
         turn_error,
+        off_line,
         alive,
         upright,
         height,

@@ -155,11 +155,12 @@ class RunningTask:
                 value[unfit] = self.observations[name][unfit]
             rates, terms = torch.where(broken, 0.0, rates), torch.where(broken, 0.0, terms)
         reward = task.config.control_dt * terms.sum(0)
-        terminated = task.terminated(state) | broken
+        traversed, left_tile = self._traversed() & ~broken, self._left_tile()
+        terminated = task.terminated(state) | broken | (left_tile & ~traversed)
         reward = reward - task.config.fall_penalty * (terminated & ~broken)
         self.episode_return += reward
         self.observations = TensorDict(groups, batch_size=[self.num_envs])
-        out_of_time, traversed = episode.step >= task.max_steps, self._traversed() & ~broken
+        out_of_time = episode.step >= task.max_steps
         achieved = traversed if self.tiles else out_of_time & self._followed()
         return Outcome(
             observations=self.observations,
@@ -171,7 +172,7 @@ class RunningTask:
             why_broken=why,
             out_of_time=out_of_time,
             traversed=traversed,
-            left_tile=self._left_tile(),
+            left_tile=left_tile,
             success=achieved & ~terminated,
             episode_return=self.episode_return.clone(),  # a new episode begins in place
             episode_length=episode.step.clone(),

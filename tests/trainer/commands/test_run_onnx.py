@@ -79,8 +79,9 @@ def test_the_same_targets_give_the_same_physics(walker):
     generator = torch.Generator().manual_seed(0)
     for _ in range(STEPS):
         action = torch.randn(1, 6, generator=generator)
+        targets = task.targets(action, env.episode.clock)[0].numpy()
         env.step(action)
-        simulation.step(task.targets(action, env.episode.clock)[0].numpy())
+        simulation.step(targets)
         assert np.array_equal(simulation.data.qpos, env.engine.qpos_of(0))
 
 

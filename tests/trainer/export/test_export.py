@@ -118,14 +118,14 @@ def test_metadata_in_the_fields_conventions(run, exported):
         ("action_scale", "action_scale"),
     ):
         assert tuple(float(value) for value in metadata[key].split(",")) == getattr(contract, field)  # every digit
-    assert metadata["observation_names"] == "gravity,command,joint_pos,action,extero"
-    assert metadata["observation_terms_history_length"] == "5,5,5,5,0"
+    assert metadata["observation_names"] == "gravity,command,joint_pos,action,clock,extero"
+    assert metadata["observation_terms_history_length"] == "5,5,5,5,5,0"
     assert metadata["observation_terms_clip"].split(",")[-1] == "-1.0;1.0"
     assert float(metadata["control_hz"]) == 50.0
     assert Contract.from_json(metadata["p3_contract"]) == contract
     beside = json.loads(exported.with_suffix(".json").read_text())
     assert Contract.from_dict(beside["contract"]) == contract
-    assert beside["onnx"]["inputs"] == {"proprio": [1, 18], "history": [1, 90], "extero": [1, 187]}
+    assert beside["onnx"]["inputs"] == {"proprio": [1, 20], "history": [1, 100], "extero": [1, 187]}
     assert beside["onnx"]["max_error"] <= 1e-5
     text = exported.read_bytes()
     assert b"/trainer/" not in text  # the exporter's notes of where the code was

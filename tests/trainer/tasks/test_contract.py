@@ -155,7 +155,7 @@ def test_a_joint_that_the_policy_does_not_know_is_named():
     def kept(values):
         return tuple(values[i] for i in keep)
 
-    fields = ("joint_names", "default_pos", "stiffness", "damping", "effort", "action_scale")
+    fields = ("joint_names", "default_pos", "stiffness", "damping", "effort", "action_scale", "stride", "stride_middle")
     terms = (dataclasses.replace(t, joints=kept(t.joints), size=5) if t.joints else t for t in contract.proprio)
     small_robot = dataclasses.replace(
         contract, proprio=tuple(terms), **{field: kept(getattr(contract, field)) for field in fields}
