@@ -1,12 +1,12 @@
 """The G1's tasks. Reward weights are rates per second; the exponentials lie in [0, 1], so their weights compare.
 
 What each is for: the first four are the task, of which `progress` alone tells a robot that stands which way to go, and
-`turn_error` one whose trunk swings with each step that it does not turn as commanded;
-`alive`, `upright` and the penalty for a fall make standing better than falling forward with the command, and keep early
-policies from ending episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the
-waist wander, without `air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross. Without the
-clock, its stride, `gait` and `lift` no leg moves before the other: both vibrate at 8 Hz, which follows every command on
-the plane and climbs nothing.
+`turn_error` one whose trunk swings with its steps that it does not turn as commanded; `alive`, `upright` and the
+penalty for a fall make standing better than falling forward with the command, and keep early policies from ending
+episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the waist wander, without
+`air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross. Without the clock, its stride,
+`gait` and `lift` no leg moves before the other: both vibrate at 8 Hz, which follows every command on the plane and
+climbs nothing.
 """
 
 from __future__ import annotations

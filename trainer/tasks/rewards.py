@@ -90,7 +90,7 @@ def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) 
 
 
 def turn_error(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Squared error of the yaw rate: a slope where `track_yaw_rate` is flat, as for a trunk that swings at each step."""
+    """Squared error of the yaw rate: a slope where `track_yaw_rate` is flat, as for a trunk that swings with steps."""
     return (episode.command[:, 2] - state.root_ang_vel[:, 2]).square()
 
 

@@ -5,7 +5,8 @@ Rocking and shuffling are the easy ways to a velocity for a robot this light: `t
 the start and a fall costs nothing: `progress_ramp` and `fall_penalty` spare it that (docs/results.md). Steps that clear
 a riser it finds by the clock, as the G1 does.
 
-It senses gravity, joint positions, its last action and the clock: every velocity is hidden, so the encoder has something to do.
+It senses gravity, joint positions, its last action and the clock: every velocity is hidden, so the encoder has
+something to do.
 """
 
 from __future__ import annotations
