@@ -14,7 +14,6 @@ from torch import Tensor
 
 from trainer.tasks.rotation import rotate_inverse, wrap_angle
 from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
-from trainer.tasks.stride import bump, middle
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,6 @@ def steering_error(state: RobotState, episode: Episode) -> Tensor:
     x, y = (state.root_pos[:, :2] - episode.line).unbind(-1)
     aside = torch.atan((y * cos - x * sin) / _LOOK_AHEAD)
     return wrap_angle(episode.heading - aside - state.yaw)
-
-
-def _swing(state: RobotState, episode: Episode) -> Tensor:
-    """[E, F]: how far in its swing each foot is by the clock, 0 to 1."""
-    feet = state.foot_pos.shape[1]
-    middles = torch.tensor([middle(foot, feet) for foot in range(feet)], device=episode.clock.device)
-    return bump(episode.clock, middles)
 
 
 def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -160,12 +152,12 @@ def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Ten
 
 def gait(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Share of the feet that are on the ground or off it as the clock has it."""
-    return ((_swing(state, episode) == 0) == state.foot_contact).float().mean(-1)
+    return ((episode.swing == 0) == state.foot_contact).float().mean(-1)
 
 
 def lift(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Metres that feet in their swing are lower than an arc of 10 cm above the ground."""
-    wanted = _LIFT * _swing(state, episode)
+    wanted = _LIFT * episode.swing
     return (wanted - (state.foot_pos[..., 2] - state.foot_ground)).clamp(min=0.0).sum(-1)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer.tasks.rotation import gravity_in_body, rotate_inverse, yaw_of
+from trainer.tasks.stride import bump, middle
 
 CONTACT_FORCE = 5.0
 """N on a foot, above which it is in contact."""
@@ -215,6 +216,16 @@ class Episode(_Batched):
             commanded_distance=zeros(),
             followed_distance=zeros(),
         )
+
+    @property
+    def swing(self) -> Tensor:
+        """[E, F]: how far in its swing each foot is by the clock, 0 to 1."""
+        return self._once("swing", self._swing)
+
+    def _swing(self) -> Tensor:
+        feet = self.contact_time.shape[1]
+        middles = torch.tensor([middle(foot, feet) for foot in range(feet)], device=self.clock.device)
+        return bump(self.clock, middles)
 
     def select(self, index: Tensor) -> Episode:
         """The buffers of the environments `index` [K] alone, as copies."""

@@ -267,3 +267,19 @@ def test_models_are_reused_and_do_not_pile_up():
     for env, tile in enumerate(engine.tile_of.tolist()):
         first_boxes = engine.model_of(env).geom_pos[engine.model_of(env).geom("box1").id]
         assert np.allclose(first_boxes, tiles[tile].boxes[1, :3])
+
+
+def test_a_robot_that_moved_from_tile_to_tile_has_the_model_of_its_tile():
+    """Every array of it, the tree over the boxes among them: only what tiles differ in is written when a robot moves."""
+    tiles = [make_terrain(name, 0.6, np.random.default_rng(3)) for name in ("stairs", "gaps", "sparse_stones")]
+    engine = MujocoEngine(WALKER, tiles, 3, num_threads=0)
+    for shift in range(4):
+        start(engine, tile=(torch.arange(3) + shift) % 3, mass=0.5 * shift)
+    start(engine, tile=torch.arange(3), friction=0.8)
+    for env, tile in enumerate(tiles):
+        expected, found = build_model(WALKER, tile, engine._num_boxes), engine.model_of(env)
+        expected.geom_friction[engine._reader.foot_geoms, 0] = np.float32(0.8)
+        arrays = [name for name in dir(expected) if isinstance(getattr(expected, name), np.ndarray)]
+        assert {"bvh_aabb", "geom_pos", "body_mass"} <= set(arrays)
+        for name in arrays:
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)

@@ -7,7 +7,6 @@ what MuJoCo computes as sensors (feet, contacts, torques) is of 5 ms before, the
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Sequence
 
 import mujoco
@@ -67,7 +66,6 @@ class MujocoEngine:
         self._sole_points = [base.site(name).id for name in sole_sites(robot)]
         self._models = [base] * num_envs
         self._model_tile = [-1] * num_envs
-        self._spare: dict[int, list[mujoco.MjModel]] = defaultdict(list)
         self._data = [mujoco.MjData(base) for _ in range(max(self.num_threads, 1))]
         # One thread is this one: another would only have to be woken and waited for.
         self._rollout = rollout.Rollout(nthread=self.num_threads if self.num_threads > 1 else 0)
@@ -90,13 +88,14 @@ class MujocoEngine:
             tile = self.tiles[index] if self.tiles else None
             model = build_model(self.robot, tile, self._num_boxes)
             if not self._pool:
-                self._sizes = sizes_of(model)
+                self._sizes, self._first, self._varying = sizes_of(model), model, set[str]()
             else:
                 expected = self._sizes
                 if different := {name: size for name, size in sizes_of(model).items() if expected[name] != size}:
                     raise RuntimeError(
                         f"tile {tile.name if tile else 0}: model sizes differ from the rest: {different}"
                     )
+                self._varying |= _differing_arrays(self._first, model)
             self._pool[index] = model
         return self._pool[index]
 
@@ -148,11 +147,12 @@ class MujocoEngine:
         """The model of `env`, on the tile and with the dynamics of its new episode."""
         base = self._tile_model(tile if self.tiles else 0)
         if self._model_tile[env] != tile:
-            # Models go from robot to robot as tiles do; at most one a robot is kept for a tile nobody is on.
-            if self._model_tile[env] >= 0 and sum(map(len, self._spare.values())) < self.num_envs:
-                self._spare[self._model_tile[env]].append(self._models[env])
-            spare = self._spare[tile]
-            self._models[env], self._model_tile[env] = spare.pop() if spare else copy.copy(base), tile
+            if self._model_tile[env] < 0:
+                self._models[env] = copy.copy(base)
+            else:  # a copy of the whole takes fifty times as long as what tiles differ in
+                for name in self._varying:
+                    getattr(self._models[env], name)[:] = getattr(base, name)
+            self._model_tile[env] = tile
         model, trunk = self._models[env], self._reader.trunk
         friction, mass, *offset = dynamics
         model.geom_friction[self._reader.foot_geoms, 0] = friction
@@ -269,3 +269,12 @@ class MujocoEngine:
         for env in range(self.num_envs):
             self._prepare(env, int(self.tile_of[env]), self.dynamics[env].tolist())
         return self._read(slice(None))
+
+
+def _differing_arrays(first: mujoco.MjModel, second: mujoco.MjModel) -> set[str]:
+    """Names of the arrays that two models of equal sizes do not share: boxes, and the tree over them."""
+    return {
+        name
+        for name in dir(first)
+        if isinstance(value := getattr(first, name), np.ndarray) and not np.array_equal(value, getattr(second, name))
+    }
