@@ -22,6 +22,7 @@ class Containment:
 
     actor: Any
     critic: Any
+    optimizer: torch.optim.Optimizer
     ranks: Ranks
     report: Callable[[str], None]
     iteration: int
@@ -29,6 +30,7 @@ class Containment:
     restored_weights: int
     replaced_rows: int
     set_learning_rate: Callable[[float], None]
+    _loss: Callable[[dict[str, Any], dict[str, Any]], tuple[Tensor, dict[str, Tensor]]]
     _good: LastGoodWeights
     _replaced: dict[str, Tensor]
 
@@ -40,6 +42,22 @@ class Containment:
         own = first_nonfinite([*parameters, *named_batch(batch), *parts.items()])
         culprit = self._first_told(own) or first_nonfinite(gradients)  # those are the same on all ranks
         self.report(f"update {self.iteration + 1}: {culprit}; step left out")
+
+    def _left_out(self, batch: dict[str, Any], terms: dict[str, Tensor], *, first: bool) -> None:
+        """After a step that was left out: tells why, once an update, and mends weights that are broken."""
+        if first:  # the rest of an update is mostly the same again
+            self._explain(batch, terms)
+        self._mend_weights("within an update")
+
+    def _left_out_unseen(self, batch: dict[str, Any], rollout: dict[str, Any], *, first: bool) -> None:
+        """As `_left_out`, at the end of the epoch: the minibatch is computed again to see what was not finite."""
+        if not first:
+            return
+        loss, terms = self._loss(batch, rollout)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self._left_out(batch, {**terms, "loss": loss}, first=True)
+        self.optimizer.zero_grad()
 
     def _first_told(self, finding: str | None) -> str | None:
         """The first rank's that has one, on all of them: what one rank finds, all act on."""

@@ -39,8 +39,9 @@ from trainer.algorithms.guarded_step import GuardedStep, Tally, can_skip_itself
 from trainer.algorithms.losses import clipped_surrogate, value_loss
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.mirroring import Mirroring, Symmetry, share_of, symmetry_of
-from trainer.algorithms.plug_in import mismatch, read_config
+from trainer.algorithms.plug_in import read_config
 from trainer.algorithms.rollout_rows import RolloutRows
+from trainer.algorithms.saved_state import SavedState
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
 from trainer.models.actor import LatentActor, observation_sets
 from trainer.models.dense import value_of, value_of_inputs
@@ -53,7 +54,7 @@ ENTROPIES = ("exploration", "marginal")
 """Whose entropy the bonus may reward: the exploration noise's, or the policy's as its estimator has it."""
 
 
-class P3PPO(Containment, RolloutRows, PPO):
+class P3PPO(Containment, RolloutRows, SavedState, PPO):
     """P³ with switchable probability estimators, and the baselines.
 
     Args:
@@ -303,22 +304,6 @@ class P3PPO(Containment, RolloutRows, PPO):
             terms["learning_rate"] = self._rate
         return loss, terms
 
-    def _left_out(self, batch: dict[str, Any], terms: dict[str, Tensor], *, first: bool) -> None:
-        """After a step that was left out: tells why, once an update, and mends weights that are broken."""
-        if first:  # the rest of an update is mostly the same again
-            self._explain(batch, terms)
-        self._mend_weights("within an update")
-
-    def _left_out_unseen(self, batch: dict[str, Any], rollout: dict[str, Any], *, first: bool) -> None:
-        """As `_left_out`, at the end of the epoch: the minibatch is computed again to see what was not finite."""
-        if not first:
-            return
-        loss, terms = self._loss(batch, rollout)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self._left_out(batch, {**terms, "loss": loss}, first=True)
-        self.optimizer.zero_grad()
-
     def _mirrored(self) -> dict[str, float]:
         """What the log has of mirroring."""
         scalars = {} if self.mirroring is None else self.mirroring.scalars
@@ -391,46 +376,3 @@ class P3PPO(Containment, RolloutRows, PPO):
     def remember_weights(self) -> None:
         """Takes weights that were put in from outside as good."""
         self._good.remember()
-
-    def save(self) -> dict[str, Any]:
-        """rsl_rl's dict of weights and optimiser, and the algorithm's own state."""
-        own = {
-            "iteration": self.iteration,
-            "learning_rate": self.learning_rate,
-            "skipped_steps": self.skipped_steps,
-            "restored_weights": self.restored_weights,
-            "replaced_rows": self.replaced_rows,
-            "estimators": self.estimators.state_dict(),
-        }
-        if self.actor.latent_noise is not None:
-            own["latent_noise_coef"] = self.actor.latent_noise.coef
-        saved = super().save()
-        for group in saved["optimizer_state_dict"]["param_groups"]:
-            group["lr"] = float(group["lr"])  # on a GPU it is a tensor
-        return {**saved, "p3_state": own}
-
-    def load(self, loaded_dict: dict, load_cfg: dict | None, strict: bool) -> bool:
-        """Restores what `save` gave; a dict without our part restores the weights alone.
-
-        Raises:
-            ValueError: It is of other networks; names the first tensor that does not fit.
-        """
-        try:
-            load_iteration = super().load(loaded_dict, load_cfg, strict)
-        except (RuntimeError, KeyError) as error:
-            raise ValueError(f"other networks than these: {mismatch(error)}") from error
-        own = loaded_dict.get("p3_state")
-        if own is not None and (load_cfg is None or load_cfg.get("iteration")):
-            self.iteration = own["iteration"]
-            for name in ("skipped_steps", "restored_weights", "replaced_rows"):
-                setattr(self, name, own[name])
-            self.estimators.load_state_dict(own["estimators"])
-            self.actor.estimator = self.estimators.estimator
-            self.storage.distribution_params = None
-            self.set_learning_rate(own["learning_rate"])
-            if self.actor.latent_noise is not None and "latent_noise_coef" in own:
-                self.actor.latent_noise.coef = own["latent_noise_coef"]
-        if self.deferred:  # the optimiser took over the checkpoint's number
-            self.set_learning_rate(float(self.learning_rate))
-        self._good.remember()
-        return load_iteration
