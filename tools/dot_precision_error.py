@@ -18,11 +18,10 @@ from p3kernels.bench.entry import Size
 ROWS = 1024
 
 
-def keep_bits(x: Tensor, bits: int, truncate: bool = False) -> Tensor:
-    """x with a significand of `bits` bits, rounded to nearest or towards zero."""
+def keep_bits(x: Tensor, bits: int) -> Tensor:
+    """x with a significand of `bits` bits, rounded to nearest."""
     significand, exponent = torch.frexp(x)
-    scaled = significand * 2**bits
-    return torch.ldexp(scaled.trunc() if truncate else scaled.round(), exponent - bits)
+    return torch.ldexp((significand * 2**bits).round(), exponent - bits)
 
 
 def split(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,8 +36,8 @@ def product(a: Tensor, b: Tensor, precision: str) -> Tensor:
     if precision == "tf32x3":
         (a_high, a_low), (b_high, b_low) = split(a), split(b)
         return a_high @ b_high + (a_high @ b_low + a_low @ b_high)
-    if precision == "tf32":  # the tensor cores read the upper bits and leave the rest
-        return keep_bits(a, 11, truncate=True) @ keep_bits(b, 11, truncate=True)
+    if precision == "tf32":  # the tensor cores would cut off; the kernels round where they write
+        return keep_bits(a, 11) @ keep_bits(b, 11)
     if precision == "bf16":
         return keep_bits(a, 8) @ keep_bits(b, 8)
     return a @ b

@@ -60,7 +60,9 @@ def _record(case: Case, arch: str, code: Code | None) -> Record:
     if code is not None:
         trips = sass.fitted(case.cost.trips, len(code.loops)) if case.cost.trips else (1.0,) * len(code.loops)
         if trips is not None:
-            instructions, special = (warps * code.instructions(trips, kind) for kind in ("", "MUFU"))
+            instructions, special = (
+                warps * code.instructions(trips, kind, case.cost.straight) for kind in ("", "MUFU")
+            )
     return {
         "kernel": case.kernel,
         "arch": arch,

@@ -50,14 +50,15 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
 
 
 def start(kernel: Any, grid: int, *arguments: Any, **config: Any) -> None:
-    """kernel[(grid,)](*arguments, **config) on the device of the first argument, a tensor.
+    """kernel[(grid,)](*arguments, **config) on the device of the first argument, a tensor or a tuple of them.
 
     Inside `started_instead` nothing is started: its function is called with the same.
     """
     if _instead:
         _instead[-1](kernel, grid, arguments, config)
         return
-    with on_device(arguments[0]):
+    first = arguments[0]
+    with on_device(first[0] if isinstance(first, tuple) else first):
         kernel[(grid,)](*arguments, **config)
 
 
@@ -138,11 +139,11 @@ def tuned(kernel: str, key: tuple[Any, ...], default: Config) -> Config:
         then `default`; made smaller where `fitting` found that it needs more than this GPU has.
     """
     name = entry_name(kernel, key)
-    arch = _target[-1] if _target else _current_arch()
-    found = _shipped().get(arch, {}).get(name, {})
+    of = arch()
+    found = _shipped().get(of, {}).get(name, {})
     if not _target and _has_gpu():
         found = {**found, **_measured().get(device_name(), {}).get(name, {})}
-    fits = {} if _target else _shrunk.get((arch, name), {})
+    fits = {} if _target else _shrunk.get((of, name), {})
     config = {**default, **found, **fits, **_forced.get(name, {})}
     for recorder in _recorders:
         recorder.pop(name, None)  # the last entry is the last answer
@@ -209,6 +210,11 @@ def _shrink_last(answers: Mapping[str, Config]) -> bool:
             _shrunk[_current_arch(), name] = less
             return True
     return False
+
+
+def arch() -> str:
+    """The architecture that configurations are asked for: "sm_90", also where there is no GPU."""
+    return _target[-1] if _target else _current_arch()
 
 
 def entry_name(kernel: str, key: tuple[Any, ...]) -> str:

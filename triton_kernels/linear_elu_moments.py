@@ -1,4 +1,4 @@
-"""Moments through a linear layer and its activation: the layer's forward kernel and its two backward kernels.
+"""Moments through a linear layer and its activation: how the layer's forward and its input gradient are launched.
 
 A layer maps mean [B, I] and var [B, J], J ≤ I, to mean Wᵀ + b and var (W ∘ W)ᵀ, then through ELU, LeakyReLU or nothing.
 Both products share each weight tile, which is squared in registers. The first I − J inputs are deterministic: their
@@ -33,22 +33,26 @@ def chunk_rows(height: int, width: int) -> int:
     return height if launch.interpreted() else min(height, 1024 // width)
 
 
-def default_config(
-    rows: int, columns: int, precision: str, names: tuple[str, str], most_columns: int = 128
-) -> launch.Config:
-    """Tiles of products [rows, columns]: wgmma takes 64 rows; plain multiply-adds and tf32x3 want smaller tiles.
+def fast(precision: str) -> bool:
+    """Whether products round their operands so far that derivatives of 11 bits are as good."""
+    return precision in ("tf32", "bf16")
+
+
+def default_config(rows: int, columns: int, precision: str, names: tuple[str, str]) -> launch.Config:
+    """Tiles of products [rows, columns]; plain multiply-adds and tf32x3 want smaller tiles.
 
     `names` are those of the block of columns and of the block that is summed over.
     """
-    width = block_of(columns, most_columns if precision in ("tf32", "bf16") else 64)
-    height = block_of(rows, 64)
+    # Hopper's tensor cores and shared memory take large tiles; elsewhere registers or shared memory would run out.
+    most = 128 if fast(precision) and launch.arch() == "sm_90" else 64
+    width, height = block_of(columns, most), block_of(rows, most)
     return {
         "BLOCK_ROWS": height,
         names[0]: width,
-        names[1]: 32 if precision in ("tf32", "bf16") else 16,
+        names[1]: 32 if fast(precision) else 16,
         "CHUNK_ROWS": chunk_rows(height, width),
         "num_warps": 8,
-        "num_stages": 3,
+        "num_stages": 3 if launch.arch() == "sm_90" else 2,
     }
 
 
@@ -61,7 +65,7 @@ def forward_config(rows: int, inputs: int, outputs: int, precision: str) -> laun
 
 def input_gradient_config(rows: int, inputs: int, outputs: int, precision: str, first: bool) -> launch.Config:
     """What one layer's input gradient is launched with; the first layer has no activation below it."""
-    default = default_config(rows, inputs, precision, ("BLOCK_IN", "BLOCK_OUT"), 64 if first else 128)
+    default = default_config(rows, inputs, precision, ("BLOCK_IN", "BLOCK_OUT"))
     key = (inputs, outputs, precision, "first" if first else "hidden", launch.row_bucket(rows))
     return launch.tuned("linear_elu_moments_bwd_input_kernel", key, default)
 
@@ -70,26 +74,31 @@ def layer_forward(
     moments: Moments,
     weight: Tensor,
     bias: Tensor,
-    pre: Moments,
+    state: Moments,
     out: Moments,
     activation: int,
     parameter: float,
     precision: str,
+    *,
+    jacobian: bool,
 ) -> None:
-    """Fills `out` [B, O] and, if the layer has an activation, `pre` [B, O], which may be `out` itself.
+    """Fills `out` [B, O] and, if the layer has an activation, `state` [B, O].
 
     Args:
-        moments: mean [B, I] and var [B, J], rows contiguous.
-        weight: [O, I], rows contiguous.
+        moments: mean [B, I] and var [B, J], contiguous, as the products take them (see `pack`).
+        weight: [O, at least I], rounded and contiguous.
         bias: [O], or of no elements where there is none.
-        pre: Pre-activation moments [B, O], contiguous.
+        state: Pre-activation moments, float32, contiguous; may be `out` itself. With `jacobian`, the derivatives of the
+            activation instead, two numbers of 16 bits in each.
         out: Moments of the layer's output [B, O], contiguous.
         activation: `ELU`, `LEAKY_RELU` or `NONE` of `moments_math`.
         parameter: ELU's alpha or LeakyReLU's slope.
         precision: Precision of the products, see `dot`.
+        jacobian: What `state` is to hold.
     """
-    (mean, var), (outputs, inputs) = moments, weight.shape
-    rows, deterministic = mean.shape[0], inputs - var.shape[1]
+    (mean, var), outputs = moments, weight.shape[0]
+    rows, inputs = mean.shape
+    deterministic = inputs - var.shape[1]
     config = forward_config(rows, inputs, outputs, precision)
     programs = triton.cdiv(rows, config["BLOCK_ROWS"]) * triton.cdiv(outputs, config["BLOCK_OUT"])
     if programs == 0:
@@ -101,7 +110,7 @@ def layer_forward(
         var,
         weight,
         bias,
-        *pre,
+        *state,
         *out,
         rows,
         inputs,
@@ -112,6 +121,7 @@ def layer_forward(
         weight.stride(0),
         parameter,
         ACTIVATION=activation,
+        JACOBIAN=jacobian,
         HAS_BIAS=bias.numel() > 0,
         SPLIT=deterministic > 0,
         PRECISION=precision,
@@ -121,31 +131,38 @@ def layer_forward(
 
 def layer_input_gradient(
     d_out: Moments,
-    weight: Tensor,
-    below: Moments | None,
+    turned: Tensor,
+    outputs: int,
+    inputs: int,
+    state: Moments | None,
     d_in: tuple[Tensor | None, Tensor | None],
-    again: Moments | None,
     deterministic: int,
+    gap: int,
     activation: int,
     parameter: float,
     precision: str,
+    *,
+    jacobian: bool,
 ) -> None:
     """Fills `d_in`, the gradients of a layer's inputs, taken through the activation of the layer below.
 
     Args:
-        d_out: Gradients of the layer's pre-activation moments, [B, O] twice, rows contiguous.
-        weight: [O, I], rows contiguous.
-        below: The saved pre-activation moments [B, I] of the layer below; None for the network's first layer.
+        d_out: Gradients of the layer's pre-activation moments, [B, at least O] twice, contiguous and rounded.
+        turned: Wᵀ [at least I, at least O], rounded and contiguous, with `gap` rows behind the deterministic ones.
+        outputs: O.
+        inputs: I.
+        state: What `layer_forward` of the layer below left; None for the network's first layer.
         d_in: d_mean [B, I] and d_var [B, J], contiguous; either may be None where there is no layer below.
-        again: Where the inputs [B, I] are written again, for the weights' gradients; None if not wanted.
         deterministic: I − J.
+        gap: See `turned`.
         activation: Activation of the layer below, `NONE` if there is none.
         parameter: Its parameter.
         precision: Precision of the products, see `dot`.
+        jacobian: What `state` holds.
     """
-    (outputs, inputs), rows = weight.shape, d_out[0].shape[0]
+    rows = d_out[0].shape[0]
     first_column = 0 if d_in[0] is not None else deterministic
-    config = input_gradient_config(rows, inputs, outputs, precision, below is None)
+    config = input_gradient_config(rows, inputs, outputs, precision, state is None)
     columns = triton.cdiv(deterministic - first_column, config["BLOCK_IN"])
     columns += triton.cdiv(inputs - deterministic, config["BLOCK_IN"])
     programs = triton.cdiv(rows, config["BLOCK_ROWS"]) * columns
@@ -156,24 +173,24 @@ def layer_input_gradient(
         _linear_elu_moments_bwd_input_kernel,
         programs,
         *d_out,
-        weight,
-        *(below or (unused, unused)),
+        turned,
+        *(state or (unused, unused)),
         *(unused if gradient is None else gradient for gradient in d_in),
-        *(again or (unused, unused)),
         rows,
         inputs,
         deterministic,
         first_column,
+        gap,
         outputs,
         d_out[0].stride(0),
         d_out[1].stride(0),
-        weight.stride(0),
+        turned.stride(0),
         parameter,
         ACTIVATION=activation,
+        JACOBIAN=jacobian,
         SPLIT=deterministic > first_column,
         WRITE_MEAN=d_in[0] is not None,
         WRITE_VAR=d_in[1] is not None,
-        WRITE_INPUTS=again is not None,
         PRECISION=precision,
         **config,
     )

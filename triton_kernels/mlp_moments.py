@@ -1,10 +1,11 @@
 """Moments through a whole MLP: the launches of a forward and a backward pass, and a forward in one launch.
 
-Forward, one launch a layer: reads the layer's inputs, writes its pre-activation moments (kept for the backward pass:
-they are all that is saved) and its activation moments. Backward, from the last layer down, one launch a layer for the
-inputs' gradients, with the activation's gradient of the layer below in it; then one launch for the gradients of all
-weights and one that adds up their parts. The backward pass writes the activation moments once more on its way, for the
-weights' gradients: reading 8 bytes an element is cheaper than some 300 operations in every tile that needs it.
+Forward, one launch packs parameters and inputs (see `pack`), then one launch a layer reads the layer's inputs and
+writes its activation moments, which the next layer and the weights' gradients read, and its state (see
+`moment_buffers`).
+Backward, one launch packs the incoming gradients; from the last layer down, one launch a layer makes the inputs'
+gradients, with the activation's gradient of the layer below in it; then one launch for the gradients of all weights and
+one that adds up their parts.
 
 Without a backward pass to come, and where the activations of all rows fit the L2 cache, a single launch does all
 layers: a program takes a block of rows through the network, its activations in a scratch buffer that stays in cache.
@@ -25,11 +26,14 @@ from triton_kernels.launch import block_of
 from triton_kernels.linear_elu_moments import (
     Moments,
     chunk_rows,
+    fast,
     layer_forward,
     layer_input_gradient,
     rows_contiguous,
 )
 from triton_kernels.linear_weight_gradients import weight_gradients
+from triton_kernels.moment_buffers import Buffers, Layout
+from triton_kernels.pack import Matrix, pack, padded, storage
 
 SCRATCH_BYTES = 40 << 20
 """Bytes kept between layers, of an H100's 50 MB of L2; above them the layers are launched one by one."""
@@ -40,18 +44,20 @@ MOST_LAYERS = 8
 def fits_one_launch(rows: int, widths: Sequence[int], activate_last: bool) -> bool:
     """Whether the forward without saving is one launch: several layers, scratch within the cache."""
     layers = len(widths) - 1
-    return 2 <= layers <= MOST_LAYERS and not activate_last and 16 * rows * max(widths[1:-1]) <= SCRATCH_BYTES
+    return 2 <= layers <= MOST_LAYERS and not activate_last and 16 * rows * max(widths[:-1]) <= SCRATCH_BYTES
 
 
 def one_launch_config(rows: int, widths: Sequence[int], precision: str) -> launch.Config:
     """What the forward in one launch is launched with."""
-    width, chunk = block_of(max(widths[1:]), 64), chunk_rows(32, block_of(max(widths[1:]), 64))
+    large = fast(precision) and launch.arch() == "sm_90"
+    width = block_of(max(widths[1:]), 128 if large else 64)
+    # Large tiles and plain multiply-adds leave the activation fewer registers: with more rows at a time it would spill.
+    most = 32 if launch.interpreted() else 4 if large else 8 if precision == "ieee" else 32
     default = {
         "BLOCK_ROWS": 32,
         "BLOCK_OUT": width,
-        "BLOCK_IN": 32 if precision in ("tf32", "bf16") else 16,
-        # Plain multiply-adds leave the activation fewer registers: with more rows at a time it would spill.
-        "CHUNK_ROWS": chunk if precision != "ieee" or launch.interpreted() else min(chunk, 8),
+        "BLOCK_IN": 32 if fast(precision) else 16,
+        "CHUNK_ROWS": min(chunk_rows(32, width), most),
         "num_warps": 8,
         "num_stages": 3,
     }
@@ -59,22 +65,19 @@ def one_launch_config(rows: int, widths: Sequence[int], precision: str) -> launc
     return launch.tuned("mlp_moments_fwd_kernel", key, default)
 
 
+def saved_size(
+    rows: int, inputs: int, stochastic: int, outputs: Sequence[int], activate_last: bool, precision: str
+) -> int:
+    """Elements of float32 that `forward` saves for its gradient."""
+    return Layout(rows, (inputs, *outputs), stochastic, len(outputs) - (0 if activate_last else 1)).size(precision)
+
+
 def _float32(like: Tensor, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _pair(like: Tensor, rows: int, columns: int) -> Moments:
-    return _float32(like, rows, columns), _float32(like, rows, columns)
-
-
-def _saved_views(saved: Tensor, rows: int, widths: Sequence[int]) -> list[Moments]:
-    """The pre-activation moments [B, O] of each activated layer, as views of the one buffer that holds them all."""
-    views, at = [], 0
-    for width in widths:
-        size = rows * width
-        views.append((saved[at : at + size].view(rows, width), saved[at + size : at + 2 * size].view(rows, width)))
-        at += 2 * size
-    return views
+def _pair(like: Tensor, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Moments:
+    return tuple(torch.empty(rows, columns, dtype=dtype, device=like.device) for _ in range(2))  # type: ignore[return-value]
 
 
 @launch.fitting
@@ -89,7 +92,7 @@ def forward(
     save: bool,
     precision: str = "ieee",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output moments [B, O] and the flat buffer of pre-activation moments (empty unless `save`), all float32.
+    """Output moments [B, O] and the buffer that `backward` wants (empty unless `save`), all float32.
 
     Args:
         mean: [B, I], float32 or bfloat16.
@@ -102,25 +105,41 @@ def forward(
         save: Whether a backward pass may follow.
         precision: Precision of the products, see `dot`.
     """
-    mean, var = rows_contiguous(mean), rows_contiguous(var)
-    weights, biases = [rows_contiguous(weight) for weight in weights], [bias.contiguous() for bias in biases]
+    biases = [bias.contiguous() for bias in biases]
     rows, widths = mean.shape[0], [mean.shape[1], *(weight.shape[0] for weight in weights)]
-    activated = widths[1:] if activate_last else widths[1:-1]
-    saved = _float32(mean, 2 * rows * sum(activated) if save else 0)
+    layers, activated = len(weights), len(weights) - (0 if activate_last else 1)
+    layout = Layout(rows, widths, var.shape[1], activated if save else 0)
     out = _pair(mean, rows, widths[-1])
-    with launch.on_device(mean):
-        if not save and fits_one_launch(rows, widths, activate_last):
-            _forward_in_one_launch(mean, var, weights, biases, widths, kind, parameter, out, precision)
-            return *out, saved
-        kept = _saved_views(saved, rows, activated) if save else []
-        moments = (mean, var)
-        for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            to = out if layer == len(weights) - 1 else _pair(mean, rows, widths[layer + 1])
-            active = layer < len(activated)
-            pre = kept[layer] if save and active else to
-            layer_forward(moments, weight, bias, pre, to, kind if active else NONE.value, parameter, precision)
-            moments = to
-    return *out, saved
+    if rows == 0 or (not save and fits_one_launch(rows, widths, activate_last)):
+        if rows > 0:
+            moments = rows_contiguous(mean), rows_contiguous(var)
+            weights = [rows_contiguous(weight) for weight in weights]
+            _forward_in_one_launch(*moments, weights, biases, widths, kind, parameter, out, precision)
+        return *out, _float32(mean, layout.size(precision) if save else 0)
+    saved = _float32(mean, layout.size(precision))
+    buffers = Buffers(layout, saved, precision)
+    pack(buffers.matrices(mean, var, weights), precision)
+    moments = buffers.inputs
+    for layer, (weight, bias) in enumerate(zip(buffers.weights, biases, strict=True)):
+        last, active = layer == layers - 1, layer < activated
+        if save:
+            to, state = out if last else buffers.outputs[layer], buffers.states[layer] if active else out
+        else:
+            to = out if last else _pair(mean, rows, widths[layer + 1], storage(precision))
+            state = to if to[0].dtype == torch.float32 else _pair(mean, rows, widths[layer + 1])
+        layer_forward(
+            moments,
+            weight,
+            bias,
+            state,
+            to,
+            kind if active else NONE.value,
+            parameter,
+            precision,
+            jacobian=save and fast(precision) and not last,
+        )
+        moments = to
+    return *out, saved if save else _float32(mean, 0)
 
 
 def _forward_in_one_launch(
@@ -134,7 +153,7 @@ def _forward_in_one_launch(
     out: Moments,
     precision: str,
 ) -> None:
-    rows, widest, deterministic = mean.shape[0], max(widths[1:-1]), mean.shape[1] - var.shape[1]
+    rows, widest, deterministic = mean.shape[0], max(widths[:-1]), mean.shape[1] - var.shape[1]
     config = one_launch_config(rows, widths, precision)
     if rows == 0:
         return
@@ -159,6 +178,7 @@ def _forward_in_one_launch(
         ACTIVATION=kind,
         BIASES=sum(1 << layer for layer, bias in enumerate(biases) if bias.numel() > 0),
         SPLIT=deterministic > 0,
+        COPIED=precision == "tf32",
         PRECISION=precision,
         **config,
     )
@@ -191,35 +211,53 @@ def backward(
         if not need_parameters:
             return d_mean, d_var, [], []
         return d_mean, d_var, [_zeros(weight) for weight in weights], [_zeros(bias) for bias in biases]
-    activated = [weight.shape[0] for weight in (weights if activate_last else weights[:-1])]
-    kept = _saved_views(saved, rows, activated)
-    deterministic = mean.shape[1] - var.shape[1]
-    mean, var = rows_contiguous(mean), rows_contiguous(var)
+    widths = [mean.shape[1], *(weight.shape[0] for weight in weights)]
+    layout = Layout(rows, widths, var.shape[1], layers - (0 if activate_last else 1))
+    buffers = Buffers(layout, saved, precision)
+    if activate_last:
+        d_out_mean, d_out_var = activation_moments.backward(d_out_mean, d_out_var, *buffers.states[-1], kind, parameter)
+    gradient = _pair(mean, rows, padded(widths[-1]), storage(precision))
+    pack([Matrix(d_out_mean, gradient[0]), Matrix(d_out_var, gradient[1])], precision)
+    gradients = [gradient]
+    for layer in reversed(range(1, layers)):
+        d_below = _pair(mean, rows, widths[layer], storage(precision))
+        layer_input_gradient(
+            gradient,
+            buffers.turned[layer],
+            widths[layer + 1],
+            widths[layer],
+            buffers.states[layer - 1],
+            d_below,
+            0,
+            0,
+            kind,
+            parameter,
+            precision,
+            jacobian=fast(precision),
+        )
+        gradient = d_below
+        gradients.insert(0, gradient)
+    if any(need_inputs):
+        wanted = (d_mean if need_inputs[0] else None, d_var if need_inputs[1] else None)
+        layer_input_gradient(
+            gradient,
+            buffers.turned[0],
+            widths[1],
+            widths[0],
+            None,
+            wanted,
+            layout.deterministic,
+            layout.gap,
+            NONE.value,
+            parameter,
+            precision,
+            jacobian=False,
+        )
+    if not need_parameters:
+        return d_mean, d_var, [], []
     weights = [rows_contiguous(weight) for weight in weights]
-    with launch.on_device(mean):
-        if activate_last:
-            gradient = activation_moments.backward(d_out_mean, d_out_var, *kept[-1], kind, parameter)
-        else:
-            gradient = rows_contiguous(d_out_mean), rows_contiguous(d_out_var)
-        gradients = [gradient]
-        inputs: list[Moments] = []
-        for layer in reversed(range(1, layers)):
-            below = kept[layer - 1]
-            d_below = _pair(mean, *below[0].shape)
-            again = _pair(mean, *below[0].shape) if need_parameters else None
-            layer_input_gradient(gradient, weights[layer], below, d_below, again, 0, kind, parameter, precision)
-            gradient = d_below
-            gradients.insert(0, gradient)
-            if again is not None:
-                inputs.insert(0, again)
-        if any(need_inputs):
-            wanted = (d_mean if need_inputs[0] else None, d_var if need_inputs[1] else None)
-            layer_input_gradient(
-                gradient, weights[0], None, wanted, None, deterministic, NONE.value, parameter, precision
-            )
-        if not need_parameters:
-            return d_mean, d_var, [], []
-        d_weights, d_biases = weight_gradients([(mean, var), *inputs], gradients, weights, biases, precision)
+    inputs = [buffers.inputs, *buffers.outputs[: layers - 1]]
+    d_weights, d_biases = weight_gradients(inputs, gradients, weights, biases, layout.deterministic, precision)
     return d_mean, d_var, d_weights, d_biases
 
 

@@ -68,6 +68,16 @@ def _triton_forward(inputs: MlpMomentsInputs) -> MlpMomentsOutputs:
     )
 
 
+def _triton_fake(inputs: MlpMomentsInputs) -> MlpMomentsOutputs:
+    out = _fake(inputs)
+    outputs = [weight.shape[0] for weight in inputs.weights]
+    rows, width, stochastic = inputs.mean.shape[0], inputs.mean.shape[1], inputs.var.shape[1]
+    kept = 0
+    if inputs.save:
+        kept = _triton().saved_size(rows, width, stochastic, outputs, inputs.activate_last, inputs.precision)
+    return MlpMomentsOutputs(out.mean, out.var, out.mean.new_empty(kept))
+
+
 def _triton_backward(request: Request) -> Gradients:
     inputs, wanted = request.inputs, request.wanted
     d_mean, d_var, d_weights, d_biases = _triton().backward(
@@ -96,7 +106,7 @@ _OPERATORS = Operators(
     kernels={
         "cpu": Kernels(layered.forward, layered.backward),
         "cuda": Kernels(_cuda_forward, _cuda_backward),
-        "triton": Kernels(_triton_forward, _triton_backward),
+        "triton": Kernels(_triton_forward, _triton_backward, _triton_fake),
     },
     differentiable=("mean", "var", "weights", "biases"),
     saved=("kept",),

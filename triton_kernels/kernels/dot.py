@@ -2,10 +2,13 @@
 
 - "ieee": float32 multiply-adds, no tensor cores: relative error of a product of length K about √K · 2⁻²⁴.
 - "tf32x3": three tf32 products on tensor cores; operands keep 21 bits: about 2⁻²² beside the summation's rounding.
-- "tf32": one; operands keep 11 bits: each term within 2⁻¹⁰, a sum of K terms of random sign about 2⁻¹¹ · |x||w|/√K.
-- "bf16": operands rounded to bfloat16, 8 bits: each term within 2⁻⁷. Sums are float32 in all of them.
+- "tf32": one; operands of 11 bits: each term within 2⁻¹¹, a sum of K terms of random sign about 2⁻¹² · |x||w|/√K.
+- "bf16": operands rounded to bfloat16, 8 bits: each term within 2⁻⁸. Sums are float32 in all of them.
 
-The interpreter computes tf32 and tf32x3 in full float32; bf16 it rounds as the device does.
+Tensor cores cut a TF32 operand off: they read its upper 19 bits and ignore the others. `rounded` rounds it to nearest;
+whoever writes an operand of a product calls it. `marked` leaves in the ignored bits what the rounding took, for those
+who want the number itself: a weight is squared before it is rounded.
+The interpreter multiplies what a GPU would: tf32 operands cut off, bf16 ones rounded; tf32x3 is full float32 there.
 """
 
 from __future__ import annotations
@@ -16,6 +19,67 @@ import triton.language as tl
 from triton_kernels import launch
 
 _INTERPRETED = tl.constexpr(launch.interpreted())
+
+
+@triton.jit
+def rounded(a: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    """`a`, float32, to the nearest operand of a product in this precision, ties away from zero in TF32; NaN stays."""
+    if PRECISION == "tf32":
+        if _INTERPRETED:
+            return _cut(marked(a, PRECISION))
+        else:
+            return tl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,f", [a], tl.float32, is_pure=True, pack=1)
+    elif PRECISION == "bf16":
+        if _INTERPRETED:
+            return _rounded(a)
+        else:
+            return a.to(tl.bfloat16).to(tl.float32)
+    else:
+        return a
+
+
+@triton.jit
+def marked(a: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    """What a tensor core takes for `rounded(a)`, but nothing is cut off: `magnitude` gives |a| back."""
+    if PRECISION == "tf32":
+        bits = a.to(tl.int32, bitcast=True)
+        return tl.where((bits & 0x7FFFFFFF) < 0x7F800000, bits + 4096, bits).to(tl.float32, bitcast=True)
+    else:
+        return rounded(a, PRECISION)
+
+
+@triton.jit
+def magnitude(a: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    """The absolute value of what `marked` was given, 0 of an unmarked 0; the largest ones' squares stay infinite."""
+    if PRECISION == "tf32":
+        return tl.maximum((a.to(tl.int32, bitcast=True) & 0x7FFFFFFF) - 4096, 0).to(tl.float32, bitcast=True)
+    else:
+        return a
+
+
+@triton.jit
+def weight_operand(weight: tl.tensor, MARKED: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
+    """A weight as products take it, from the weight itself or from what `marked` made of it."""
+    return weight if MARKED else rounded(weight, PRECISION)
+
+
+@triton.jit
+def square_operand(weight: tl.tensor, MARKED: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
+    """Its square as products take it.
+
+    A square of a rounded weight, rounded again, is biased: by 1.5e-5 in TF32. "bf16" has no bits to keep the rest in.
+    """
+    if MARKED:
+        weight = magnitude(weight, PRECISION)
+    elif PRECISION == "bf16":
+        weight = rounded(weight, PRECISION)
+    return rounded(weight * weight, PRECISION)
+
+
+@triton.jit
+def _cut(a: tl.tensor) -> tl.tensor:
+    """What a tensor core reads of a TF32 operand."""
+    return (a.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -34,5 +98,7 @@ def dot(a: tl.tensor, b: tl.tensor, total: tl.tensor, PRECISION: tl.constexpr) -
             return tl.dot(_rounded(a), _rounded(b), total)
         else:
             return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
+    elif PRECISION == "tf32" and _INTERPRETED:
+        return tl.dot(_cut(a), _cut(b), total)
     else:
         return tl.dot(a, b, total, input_precision=PRECISION)

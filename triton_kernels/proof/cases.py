@@ -107,6 +107,7 @@ def _has_tensor(value: Any) -> bool:
 
 
 _TAGS = {
+    "to_heights": "heights",
     "samples": "n",
     "rows": "B",
     "entries": "M",
@@ -126,7 +127,7 @@ def describe(one: Launch) -> str:
     """The sizes of a launch in words."""
     a = one.arguments
     told = {tag: a[name] for name, tag in _TAGS.items() if name in a}
-    if "deterministic" in a and "inputs" in a:
+    if isinstance(a.get("deterministic"), int) and "inputs" in a:
         told["J"] = a["inputs"] - a["deterministic"]
     flags = [name.removeprefix("HAS_").lower() for name in ("HAS_ROWS", "FIRST", "LAST", "ROW_SUM") if a.get(name)]
     text = [f"{tag}={'-'.join(map(str, value)) if isinstance(value, tuple) else value}" for tag, value in told.items()]

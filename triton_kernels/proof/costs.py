@@ -40,6 +40,8 @@ class Cost:
     """Activations computed: what instructions an element are counted by."""
     trips: tuple[float, ...]
     """Trips of a program, loop by loop."""
+    straight: float = 1.0
+    """The part of the code outside of loops that a program goes through: one case of several, where there are cases."""
 
 
 def cdiv(a: int, b: int) -> int:

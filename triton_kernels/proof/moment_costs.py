@@ -20,20 +20,29 @@ def _activation(tensors: tuple[str, ...]) -> Callable[[Arguments, int], Cost]:
     return count
 
 
+def _pack(a: Arguments, grid: int) -> Cost:
+    reads = sum(tensor.numel() * tensor.element_size() for tensor in a["from_ptrs"])
+    written = sum(tensor.numel() * tensor.element_size() for tensor in a["to_ptrs"])
+    elements = sum(tensor.numel() for tensor in a["to_ptrs"])
+    total = reads + written
+    return Cost(total, total, total, elements, False, 0, (), 1 / a["MATRICES"])
+
+
 def _forward(a: Arguments, grid: int) -> Cost:
     rows, inputs, outputs = a["rows"], a["inputs"], a["outputs"]
     stochastic, active = inputs - a["deterministic"], a["ACTIVATION"] != NONE.value
-    weights = outputs * inputs
     moments_in = rows * (inputs * size_of(a, "mean_ptr") + stochastic * size_of(a, "var_ptr"))
-    parameters = weights * size_of(a, "weight_ptr") + outputs * FLOAT
-    written = 2 * rows * outputs * FLOAT
+    parameters = outputs * inputs * size_of(a, "weight_ptr") + outputs * FLOAT
+    written = 2 * rows * outputs * size_of(a, "out_mean_ptr")
+    state = 2 * rows * outputs * FLOAT if active else 0
     row_blocks, out_blocks = cdiv(rows, a["BLOCK_ROWS"]), cdiv(outputs, a["BLOCK_OUT"])
-    l2 = out_blocks * moments_in + row_blocks * parameters + written * (3 if active else 1)
+    # The state is written and read back; derivatives take its place.
+    l2 = out_blocks * moments_in + row_blocks * parameters + written + state * (3 if a["JACOBIAN"] else 2)
     trips = [cdiv(a["deterministic"], a["BLOCK_IN"])] if a["SPLIT"] else []
     trips += [cdiv(stochastic, a["BLOCK_IN"])]
     trips += [a["BLOCK_ROWS"] // a["CHUNK_ROWS"]] if active else []
     return Cost(
-        moments_in + parameters + written * (2 if active else 1),
+        moments_in + parameters + written + state,
         moments_in + parameters + written,
         l2,
         2 * rows * outputs * (inputs + stochastic),
@@ -51,45 +60,45 @@ def _input_gradient(a: Arguments, grid: int) -> Cost:
     alone, both = cdiv(deterministic - first, block), cdiv(stochastic, block)
     row_blocks, steps = cdiv(rows, a["BLOCK_ROWS"]), cdiv(outputs, a["BLOCK_OUT"])
     d_out = rows * outputs * size_of(a, "d_out_mean_ptr")
-    weights = outputs * (inputs - first) * size_of(a, "weight_ptr")
+    weights = outputs * (inputs - first) * size_of(a, "turned_ptr")
     means = rows * (inputs - first) * size_of(a, "d_mean_ptr") if a["WRITE_MEAN"] else 0
     written = means + (rows * stochastic * size_of(a, "d_var_ptr") if a["WRITE_VAR"] else 0)
-    moments = rows * (inputs + stochastic) * FLOAT
-    least = 2 * d_out + weights + written + (moments if active else 0)
-    again = moments if a["WRITE_INPUTS"] else 0
-    # Through an activation: pre-activation moments and the tile itself are read, and the tile is written twice.
-    l2 = alone * d_out + both * 2 * d_out + row_blocks * weights + written + again + (3 * moments if active else 0)
+    state = 2 * rows * inputs * FLOAT if active else 0
+    chunked = active and not a["JACOBIAN"]
+    # From pre-activation moments: the tile is written, read back and written again.
+    l2 = (alone + 2 * both) * d_out + row_blocks * weights + written * (3 if chunked else 1) + state
     trips = [steps * alone / (alone + both)] if a["SPLIT"] else []
     trips += [steps * both / (alone + both)]
-    trips += [a["BLOCK_ROWS"] // a["CHUNK_ROWS"]] if active else []
+    trips += [a["BLOCK_ROWS"] // a["CHUNK_ROWS"]] if chunked else []
     flops = 2 * rows * outputs * (inputs - first + stochastic)
-    return Cost(least + again, least, l2, flops, True, rows * inputs if active else 0, tuple(trips))
+    total = 2 * d_out + weights + written + state
+    return Cost(total, total, l2, flops, True, rows * inputs if chunked else 0, tuple(trips))
 
 
 def _weight_gradients(a: Arguments, grid: int) -> Cost:
-    rows, widths, deterministic = a["rows"], a["widths"], a["deterministic"]
-    splits, block_in, block_out = grid // a["tiles"], a["BLOCK_IN"], a["BLOCK_OUT"]
-    steps = a["rows_a_split"] // a["BLOCK_ROWS"]
+    rows, splits, steps = a["rows"], grid // a["tiles"], a["rows_a_split"] // a["BLOCK_ROWS"]
     reads = l2 = flops = 0
     trips = []
-    for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-        first = deterministic if layer == 0 else 0
-        stochastic = inputs - first
-        out_blocks, alone, both = cdiv(outputs, block_out), cdiv(first, block_in), cdiv(stochastic, block_in)
-        reads += rows * (inputs + stochastic + 2 * outputs) + outputs * inputs
-        l2 += rows * (out_blocks * (inputs + stochastic) + (alone + 2 * both) * outputs)
-        l2 += splits * 2 * outputs * inputs  # the weights read, the sums written
-        flops += 2 * rows * outputs * (inputs + stochastic)
-        trips += [steps * alone * out_blocks / a["tiles"]] if layer == 0 and a["SPLIT"] else []
-        trips += [steps * both * out_blocks / a["tiles"]]
-    parts = splits * a["parameters"] * FLOAT
-    return Cost(FLOAT * reads + parts, FLOAT * reads, FLOAT * l2, flops, True, 0, tuple(trips))
+    for layer, outputs in enumerate(a["outputs"]):
+        out_blocks = cdiv(outputs, a["BLOCK_OUT"])
+        for kind in ("mean", "var"):
+            width, size = a[f"{kind}_widths"][layer], a[f"{kind}_ptrs"][layer].element_size()
+            in_blocks = cdiv(width, a["BLOCK_IN"])
+            reads += rows * (outputs + width) * size
+            l2 += rows * (in_blocks * outputs + out_blocks * width) * size
+            flops += 2 * rows * outputs * width
+            trips.append(steps * in_blocks * out_blocks / a["tiles"])
+    parts = splits * a["places"] * FLOAT
+    return Cost(reads + parts, reads, l2 + parts, flops, True, 0, tuple(trips), 0.5 / a["LAYERS"])
 
 
 def _sum_partials(a: Arguments, grid: int) -> Cost:
-    elements = sum(a["sizes"])
-    moved = FLOAT * elements * (a["splits"] + 1)
-    return Cost(moved, FLOAT * elements, moved, a["splits"] * elements, False, 0, ())
+    written = sum(tensor.numel() * tensor.element_size() for tensor in (*a["d_weight_ptrs"], *a["d_bias_ptrs"]))
+    moved = FLOAT * a["places"] * a["splits"] + 2 * written
+    steps = a["splits"] / (2 * a["LAYERS"])
+    return Cost(
+        moved, 2 * written, moved, a["splits"] * a["places"], False, 0, (steps,) * 2 * a["LAYERS"], 0.5 / a["LAYERS"]
+    )
 
 
 def _rollout(a: Arguments, grid: int) -> Cost:
@@ -101,6 +110,9 @@ def _rollout(a: Arguments, grid: int) -> Cost:
     l2 = grid * parameters
     flops = activations = 0
     trips: list[float] = []
+    if a["COPIED"]:
+        l2 += 2 * rows * (widths[0] + stochastic)
+        trips += [cdiv(widths[0], block_out), cdiv(stochastic, block_out)]
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
         both, last = stochastic if layer == 0 else inputs, layer == len(widths) - 2
         blocks = cdiv(outputs, block_out)
@@ -116,6 +128,7 @@ def _rollout(a: Arguments, grid: int) -> Cost:
 
 
 COSTS = {
+    "pack_kernel": _pack,
     "activation_moments_fwd_kernel": _activation(("mean", "var", "out_mean", "out_var")),
     "activation_moments_bwd_kernel": _activation(("d_out_mean", "d_out_var", "mean", "var", "d_mean", "d_var")),
     "linear_elu_moments_fwd_kernel": _forward,

@@ -40,8 +40,10 @@ class Code:
     """False on a slow path."""
     loops: tuple[Loop, ...]
 
-    def instructions(self, trips: Sequence[float], kind: str = "") -> float:
+    def instructions(self, trips: Sequence[float], kind: str = "", straight: float = 1.0) -> float:
         """Instructions that a warp issues, each loop gone round as often as `trips` says; of a kind, if named.
+
+        `straight` is the part of the code outside of loops that it goes through.
 
         Raises:
             ValueError: If the code has another number of loops than `trips`.
@@ -53,7 +55,7 @@ class Code:
         for at, (name, counted) in enumerate(zip(self.names, self.counted, strict=True)):
             if counted and (name.split(".")[0] == kind if kind else True):
                 loop = inner[at]
-                total += 1.0 if loop is None else trips[loop]
+                total += straight if loop is None else trips[loop]
         return total
 
     def kinds(self, loop: int | None = None) -> dict[str, int]:
