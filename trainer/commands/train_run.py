@@ -266,8 +266,7 @@ def _settings(config: TrainConfig, started: int | None = None) -> ResolvedConfig
         if config.branch_from is not None:
             check_branch(config)
         if config.init_from is not None:
-            sizes = read_weights(str(config.init_from)).config.model
-            config = dataclasses.replace(config, model=with_sizes_of(config.model, sizes))
+            config = with_sizes_of(config, read_weights(str(config.init_from)).config.model)
         return _affordable(resolve(config))
     for option in _OF_THE_BEGINNING:
         if getattr(config, option):

@@ -80,10 +80,12 @@ def weights_of(found: RunCheckpoint, option: str) -> Weights:
     return Weights(found.path, found.config, contract, networks, rate, option)
 
 
-def with_sizes_of(model: ModelConfig, source: ModelConfig) -> ModelConfig:
-    """The settings with the network sizes of the checkpoint where none were given."""
-    missing = [name for name in _SIZES if getattr(model, name) is None]
-    return dataclasses.replace(model, **{name: getattr(source, name) for name in missing})
+def with_sizes_of(config: TrainConfig, source: ModelConfig) -> TrainConfig:
+    """The settings with the checkpoint's network sizes where none were given and the method's networks have them."""
+    known = {"hidden_dims", *(setting.name for setting in dataclasses.fields(parse_method(config.method).options))}
+    missing = [name for name in _SIZES if name in known and getattr(config.model, name) is None]
+    model = dataclasses.replace(config.model, **{name: getattr(source, name) for name in missing})
+    return dataclasses.replace(config, model=model)
 
 
 def take_over(algorithm: P3PPO, weights: Weights, task: LocomotionTask, init_std: float | None) -> list[str]:

@@ -12,6 +12,7 @@ from trainer.models.ranks import ONE_RANK
 from trainer.runs.config_file import save_config
 from trainer.runs.policy import load_candidate
 from trainer.training.runner import Runner
+from trainer.training.warm_start import read_weights, with_sizes_of
 
 
 def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, model=None, **options):
@@ -25,6 +26,8 @@ def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, model=None, **opti
         **{"task": "walker-parkour", "num_envs": 6, "ppo": PpoConfig(num_steps_per_env=6), **options},
     )
     run_dir.mkdir(parents=True, exist_ok=True)
+    if config.init_from is not None:  # as p3 train does
+        config = with_sizes_of(config, read_weights(str(config.init_from)).config.model)
     settings = resolve(config)
     return Runner(settings, ranks=ranks, evaluation=TrainingEvaluation(settings, ranks))
 

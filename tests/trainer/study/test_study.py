@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -56,11 +57,38 @@ def planned(directory, more=()) -> Planned:
     return planned_of(PLANS["preregistered"], tyro.cli(StudyConfig, args=line(directory, *more), default=default))
 
 
+class WithoutProcesses:
+    """A `Pool` that works here and now: a process takes seconds to begin. test_conduct.py has those."""
+
+    def __init__(self, size):
+        self.size, self._done = size, []
+
+    @property
+    def running(self):
+        return [key for key, _ in self._done]
+
+    @property
+    def free(self):
+        return self.size - len(self._done)
+
+    def start(self, key, command, log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        work = {"trainer.cli": cli.main, "trainer.study.judge": judge.main}[command[2]]
+        with log.open("a") as output, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            self._done.append((key, work(command[3:])))
+
+    def ended(self):
+        done, self._done = self._done, []
+        return done
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     """One trunk and two branches of it, trained, judged and recorded."""
     directory = tmp_path_factory.mktemp("planned")
-    assert cli.main(["study", "preregistered", *line(directory)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.study.conduct.Pool", WithoutProcesses)
+        assert cli.main(["study", "preregistered", *line(directory)]) == 0
     return directory
 
 
