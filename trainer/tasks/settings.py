@@ -59,7 +59,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 _CHOICES: dict[str, Collection[str]] = {"rewards": TERMS, "terrains": TERRAINS, "proprio": PROPRIO_TERMS}
 """Names that a setting is made of."""
 _BEFORE: dict[str, Any] = {"gait_period": 0.0, "stride": {}}
-"""Settings whose defaults changed what a policy is: a run that was saved without them is from before."""
+"""Settings of a run that was saved before there was a clock."""
 
 
 def plain(config: TaskConfig) -> dict[str, Any]:
@@ -73,7 +73,8 @@ def restored(config: TaskConfig, values: Mapping[str, Any]) -> TaskConfig:
     Raises:
         ValueError: There is no such setting, or it cannot have this value; names it.
     """
-    return _rebuilt(config, {**_BEFORE, **values}, whole_tables=True)
+    before = _BEFORE if "proprio" in values and "clock" not in values["proprio"] else {}
+    return _rebuilt(config, {**before, **values}, whole_tables=True)
 
 
 def changed(config: TaskConfig, values: Mapping[str, Any]) -> TaskConfig:

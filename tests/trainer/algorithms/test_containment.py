@@ -23,7 +23,7 @@ from trainer.training.recovery import Diverged
 WALKER = ("--task", "walker-parkour", "--num-envs", "6", "--num-threads", "1", "--no-tensorboard")
 SMALL = (*WALKER, "--ppo.num-steps-per-env", "6", "--model.hidden-dims", "16", "16")
 
-STEPS = 3 * 8
+STEPS = 2 * 8
 """Optimiser steps of an update by the cpu preset: epochs times minibatches."""
 
 

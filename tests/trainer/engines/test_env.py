@@ -31,9 +31,9 @@ def test_observations_after_a_reset_are_new_and_the_final_ones_are_kept():
         assert torch.equal(final[name][others], observations[name][others])
         assert not torch.equal(final[name][2], observations[name][2])
     assert not torch.equal(first, observations["proprio"])
-    # the action is the last part of the proprioception: 0.3 before the reset, 0 after it
-    assert final["proprio"][2, -6:].tolist() == pytest.approx([0.3] * 6)
-    assert observations["proprio"][2, -6:].tolist() == [0.0] * 6
+    # before the clock comes the action: 0.3 before the reset, 0 after it
+    assert final["proprio"][2, -8:-2].tolist() == pytest.approx([0.3] * 6)
+    assert observations["proprio"][2, -8:-2].tolist() == [0.0] * 6
     assert env.episode_length_buf.tolist() == [1, 1, 0, 1, 1, 1]
     assert extras["episodes"]["length"].tolist() == [env.max_episode_length]
 

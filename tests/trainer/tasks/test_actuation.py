@@ -22,8 +22,10 @@ ALL_ON = ("dynamics.action_delay=0,0.04", "dynamics.motor_strength=0.8,1.1", "dy
 ALL_ON += ("dynamics.damping=0.5,2",)
 
 
-def with_dynamics(**changes):
-    return LocomotionTask(replace(WALKER, terrains=(), dynamics=replace(WALKER.dynamics, **changes)))
+def with_dynamics(stride=WALKER.stride, **changes):
+    return LocomotionTask(
+        replace(WALKER, terrains=(), stride=stride, dynamics=replace(WALKER.dynamics, **changes)),
+    )
 
 
 def test_off_means_nothing_is_drawn_and_nothing_kept():
@@ -57,9 +59,11 @@ def test_a_delay_holds_targets_back_by_whole_physics_steps():
 
 
 def test_a_delay_of_one_control_step_is_the_action_before():
-    """A robot with delayed actions moves as one that gets the earlier actions at once."""
+    """A robot with delayed actions moves as one that gets the earlier actions at once; without a stride, which is part
+    of the targets at the clock of each action."""
     late, early = (
-        MujocoEnv(with_dynamics(action_delay=(d, d)), 3, seed=5, num_threads=0, auto_reset=False) for d in (0.02, 0.0)
+        MujocoEnv(with_dynamics(stride={}, action_delay=(d, d)), 3, seed=5, num_threads=0, auto_reset=False)
+        for d in (0.02, 0.0)
     )
     early.load_state_dict({k: v for k, v in late.state_dict().items() if k != "delay"})
     torch.manual_seed(0)
