@@ -18,10 +18,7 @@ import onnxruntime
 
 from trainer.deploy.latency import Latency, Stopwatch
 from trainer.deploy.package import CONTRACT_KEY, DamagedPolicy, ForeignPolicy, read_package
-from trainer.tasks.contract import Contract, History, match_contracts
-
-STANDING_COMMAND = 0.1
-"""As `trainer.tasks.rewards` has it: a command whose norm is not more asks to stand."""
+from trainer.tasks.contract import STANDING_COMMAND, Contract, History, match_contracts
 
 
 @dataclass(frozen=True)
@@ -170,7 +167,8 @@ class Policy:
         """[2]: as `LocomotionTask.clock`, which counts from the episode's start too."""
         if not np.linalg.norm(command) > STANDING_COMMAND:
             return np.zeros(2, np.float32)
-        phase = np.float32(2 * np.pi / (self.contract.control_hz * self.contract.gait_period)) * np.float32(self._steps)
+        strides = self._steps / (self.contract.control_hz * self.contract.gait_period)  # of hours too: in float64
+        phase = 2 * np.pi * (strides % 1.0)
         return np.array([np.sin(phase), np.cos(phase)], np.float32)
 
     def _vector(self, readings: Mapping[str, Any], name: str, size: int) -> np.ndarray:

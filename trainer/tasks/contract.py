@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Counted up whenever a field changes its meaning."""
+STANDING_COMMAND = 0.1
+"""m/s and rad/s: a command whose norm is not more asks to stand, and stops the clock."""
 
 
 @dataclass(frozen=True)

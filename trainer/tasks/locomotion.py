@@ -103,8 +103,11 @@ class TaskConfig:
         for name in self.proprio:
             if name not in PROPRIO_TERMS:
                 raise ValueError(f"task {self.name}: no proprioception {name!r}; expected some of {PROPRIO_TERMS}")
-        if self.stride and self.gait_period == 0:
-            raise ValueError(f"task {self.name}: a stride needs a clock, got a gait_period of 0")
+        by_clock = [*(name for name in self.rewards if name in BY_CLOCK), *(["stride"] if self.stride else [])]
+        if by_clock and self.gait_period == 0:
+            raise ValueError(f"task {self.name}: {by_clock[0]} needs a clock, got a gait_period of 0")
+        if "off_line" in self.rewards and not self.keep_heading:
+            raise ValueError(f"task {self.name}: the reward off_line needs a line: keep_heading=true")
         if ("clock" in self.proprio) != (self.gait_period > 0):
             raise ValueError(
                 f"task {self.name}: a gait_period and the proprioception 'clock' go together, got"
@@ -179,12 +182,8 @@ class LocomotionTask:
         )
         contract = self.contract
         self._stride, self._stride_middle = self._tensor(contract.stride), self._tensor(contract.stride_middle)
-        sizes = {"ang_vel": 3, "gravity": 3, "command": 3, "clock": 2}
-        self.proprio_layout = {name: sizes.get(name, robot.num_joints) for name in config.proprio}
-        noise = config.noise
-        width = {"ang_vel": noise.ang_vel, "gravity": noise.gravity, "joint_pos": noise.joint_pos}
-        width["joint_vel"] = noise.joint_vel
-        self._noise = self._tensor([width.get(k, 0.0) for k, n in self.proprio_layout.items() for _ in range(n)])
+        self.proprio_layout = {term.name: term.size for term in contract.proprio}
+        self._noise = self._tensor([term.noise for term in contract.proprio for _ in range(term.size)])
         self._commands = self._tensor([config.command_x, config.command_y, config.command_yaw])
         ranges = config.dynamics
         rows = [ranges.friction, ranges.added_mass, ranges.com_xy, ranges.com_xy, ranges.com_z]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer.tasks.contract import STANDING_COMMAND
 from trainer.tasks.rotation import rotate_inverse, wrap_angle
 from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
 
@@ -38,8 +39,6 @@ class RewardContext:
 Term = Callable[[RobotState, Episode, RewardContext], Tensor]
 
 
-STANDING_COMMAND = 0.1
-"""m/s and rad/s: a command whose norm is not more asks to stand."""
 _LOOK_AHEAD = 1.0
 """Metres along its line that a robot is steered to."""
 _LIFT = 0.1

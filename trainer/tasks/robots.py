@@ -155,8 +155,11 @@ def by_pattern(names: tuple[str, ...], table: dict[str, float], default: float |
     """A value for each name from the one pattern of `table` that matches it.
 
     Raises:
-        ValueError: A name that no pattern, or more than one, matches.
+        ValueError: A name that no pattern, or more than one, matches; a pattern that matches no name.
     """
+    for pattern in table:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise ValueError(f"{pattern}: no name matches this pattern; the names are {', '.join(names)}")
     values = []
     for name in names:
         found = [value for pattern, value in table.items() if re.fullmatch(pattern, name)]

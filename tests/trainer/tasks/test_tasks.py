@@ -123,9 +123,15 @@ def test_gait_and_lift_go_by_the_clock(task):
 
 def test_a_clock_and_its_period_go_together():
     with pytest.raises(ValueError, match="a gait_period and the proprioception 'clock' go together"):
+        replace(TASKS["g1-flat"], gait_period=0.0, stride={}, rewards={})
+    with pytest.raises(ValueError, match="stride needs a clock"):
+        replace(TASKS["g1-flat"], gait_period=0.0, rewards={})
+    with pytest.raises(ValueError, match="gait needs a clock"):
         replace(TASKS["g1-flat"], gait_period=0.0, stride={})
-    with pytest.raises(ValueError, match="a stride needs a clock"):
-        replace(TASKS["g1-flat"], gait_period=0.0)
+    with pytest.raises(ValueError, match="off_line needs a line: keep_heading=true"):
+        replace(TASKS["g1-parkour"], keep_heading=False)
+    with pytest.raises(ValueError, match="left_hipp: no name matches this pattern"):
+        LocomotionTask(replace(TASKS["g1-flat"], stride={"left_hipp": 0.3}))
     with pytest.raises(ValueError, match="a gait_period and the proprioception 'clock' go together"):
         replace(TASKS["walker-parkour"], proprio=("gravity", "joint_pos"))
 
@@ -407,7 +413,7 @@ def test_joint_patterns_must_match_once():
     with pytest.raises(ValueError, match="knee: expected one matching pattern, found 2"):
         by_pattern(("knee",), {"kn.*": 1.0, ".*ee": 2.0})
     with pytest.raises(ValueError, match="hip: expected one matching pattern, found 0"):
-        by_pattern(("hip",), {"knee": 1.0})
+        by_pattern(("hip", "knee"), {"knee": 1.0})
 
 
 def test_robot_tables_must_have_an_entry_for_each_joint():

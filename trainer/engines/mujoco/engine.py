@@ -149,7 +149,7 @@ class MujocoEngine:
         if self._model_tile[env] != tile:
             if self._model_tile[env] < 0:
                 self._models[env] = copy.copy(base)
-            else:  # a copy of the whole takes fifty times as long as what tiles differ in
+            else:  # a copy of the whole was half of what a reset costs
                 for name in self._varying:
                     getattr(self._models[env], name)[:] = getattr(base, name)
             self._model_tile[env] = tile
