@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from trainer.tasks.contract import Contract
+from trainer.tasks.robots import G1
 
 _LEG = ("hip_pitch", "hip_roll", "hip_yaw", "knee", "ankle_pitch", "ankle_roll")
 _ARM = ("shoulder_pitch", "shoulder_roll", "shoulder_yaw", "elbow", "wrist_roll", "wrist_pitch", "wrist_yaw")
@@ -22,25 +23,7 @@ MODE_MACHINE = (5,)
 LIDAR_MOUNT = (0.0003, 0.0, 0.428, math.pi, 0.051, 0.0)
 """x, y, z (m), roll, pitch, yaw (rad) of the head's lidar in the torso's frame: it hangs upside down."""
 
-# Public joint limits (rad), peak speeds (rad/s) and peak torques (N m) of Unitree's description of the robot.
-_RANGES = {
-    ".*_hip_pitch": (-2.5307, 2.8798),
-    "left_hip_roll": (-0.5236, 2.9671),
-    "right_hip_roll": (-2.9671, 0.5236),
-    ".*_hip_yaw": (-2.7576, 2.7576),
-    ".*_knee": (-0.087267, 2.8798),
-    ".*_ankle_pitch": (-0.87267, 0.5236),
-    ".*_ankle_roll": (-0.2618, 0.2618),
-    "waist_yaw": (-2.618, 2.618),
-    "waist_(roll|pitch)": (-0.52, 0.52),
-    ".*_shoulder_pitch": (-3.0892, 2.6704),
-    "left_shoulder_roll": (-1.5882, 2.2515),
-    "right_shoulder_roll": (-2.2515, 1.5882),
-    ".*_shoulder_yaw": (-2.618, 2.618),
-    ".*_elbow": (-1.0472, 2.0944),
-    ".*_wrist_roll": (-1.97222, 1.97222),
-    ".*_wrist_(pitch|yaw)": (-1.61443, 1.61443),
-}
+# Public peak speeds (rad/s) and peak torques (N m) of Unitree's description of the robot.
 _SPEEDS = {
     ".*_hip_(pitch|yaw)|waist_yaw": 32.0,
     ".*_hip_roll|.*_knee": 20.0,
@@ -72,7 +55,7 @@ def _by_motor(table: dict[str, object]) -> list[object]:
     return [next(v for pattern, v in table.items() if re.fullmatch(f"(?:{pattern})_joint", name)) for name in MOTORS]
 
 
-POSITION_LIMITS = np.array(_by_motor({**_RANGES}), np.float32)
+POSITION_LIMITS = np.array([G1.joint_range[G1.joint_names.index(name)] for name in MOTORS], np.float32)
 """[29, 2] rad."""
 VELOCITY_LIMITS = np.array(_by_motor({**_SPEEDS}), np.float32)
 """[29] rad/s."""

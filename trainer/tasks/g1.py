@@ -4,7 +4,8 @@ What each is for: the first four are the task, of which `progress` alone tells a
 `turn_error` one whose trunk swings with its steps that it does not turn as commanded; `alive`, `upright` and the
 penalty for a fall make standing better than falling forward with the command, and keep early policies from ending
 episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the waist wander, without
-`air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross. Without the clock, its stride,
+`air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross, without `joint_limits` an ankle
+leans on its stop, where the robot's controller takes over. Without the clock, its stride,
 `gait` and `lift` no leg moves before the other: both vibrate at 8 Hz, which follows every command on the plane and
 climbs nothing.
 """
@@ -34,6 +35,7 @@ G1_FLAT = TaskConfig(
         "acceleration": -1e-7,
         "action_rate": -0.01,
         "posture": -0.5,
+        "joint_limits": -10.0,
         "air_time": 5.0,
         "slip": -0.2,
         "clearance": -2.0,

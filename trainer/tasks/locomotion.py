@@ -106,6 +106,8 @@ class TaskConfig:
         by_clock = [*(name for name in self.rewards if name in BY_CLOCK), *(["stride"] if self.stride else [])]
         if by_clock and self.gait_period == 0:
             raise ValueError(f"task {self.name}: {by_clock[0]} needs a clock, got a gait_period of 0")
+        if "joint_limits" in self.rewards and not self.robot.joint_range:
+            raise ValueError(f"task {self.name}: the reward joint_limits: {self.robot.name} declares no joint_range")
         if "off_line" in self.rewards and not self.keep_heading:
             raise ValueError(f"task {self.name}: the reward off_line needs a line: keep_heading=true")
         if ("clock" in self.proprio) != (self.gait_period > 0):
@@ -174,6 +176,7 @@ class LocomotionTask:
             default_pos=self.default_pos,
             effort=self._tensor([motor.effort for motor in robot.motors]),
             posture_weight=self._tensor(by_pattern(robot.joint_names, config.posture, default=0.0)),
+            joint_range=self._tensor(robot.joint_range),
             standing_height=robot.standing_height,
             control_dt=config.control_dt,
             progress_ramp=config.progress_ramp,

@@ -27,6 +27,8 @@ class RewardContext:
     """[J]: N m."""
     posture_weight: Tensor
     """[J]: how much a joint's departure from the stance matters."""
+    joint_range: Tensor
+    """[J, 2]: rad; [0] where the robot declares none."""
     standing_height: float
     control_dt: float
     progress_ramp: float
@@ -43,6 +45,8 @@ _LOOK_AHEAD = 1.0
 """Metres along its line that a robot is steered to."""
 _LIFT = 0.1
 """Metres that a foot is lifted in the middle of its swing."""
+_WITHIN = 0.9
+"""Share of a joint's range, about its middle, that it has to itself: the rest is for what a policy did not foresee."""
 
 
 def is_moving(episode: Episode) -> Tensor:
@@ -141,6 +145,13 @@ def posture(state: RobotState, episode: Episode, context: RewardContext) -> Tens
     return (context.posture_weight * (state.joint_pos - context.default_pos).square()).sum(-1)
 
 
+def joint_limits(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
+    """Radians that joints are beyond the middle nine tenths of their ranges."""
+    low, high = context.joint_range.unbind(-1)
+    middle, reach = 0.5 * (low + high), _WITHIN * 0.5 * (high - low)
+    return ((state.joint_pos - middle).abs() - reach).clamp(min=0.0).sum(-1)
+
+
 def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Steps of a walking length: time in the air or on the ground, to 0.4 s, of a robot on exactly one foot."""
     in_contact = episode.contact_time > 0
@@ -214,6 +225,7 @@ TERMS: dict[str, Term] = {
         acceleration,
         action_rate,
         posture,
+        joint_limits,
         air_time,
         slip,
         clearance,

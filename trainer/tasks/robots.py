@@ -11,6 +11,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class RobotSpec:
     sole_points: tuple[tuple[float, float, float], ...] = ()
     """Points of the sole in the foot's frame, the same for every foot; by default its centre alone. Which share of them
     lies off the terrain is what `foot_edge` counts; where the robot has a mirror, they are their own image."""
+    joint_range: tuple[tuple[float, float], ...] = ()
+    """Radians from and to which each joint turns, as its stops have it; nothing where it is not declared."""
     mjcf: str = ""
     """Path of the MJCF file; nothing for the robots whose files this package knows."""
     planar: bool = False
@@ -114,7 +119,7 @@ class RobotSpec:
     def __post_init__(self) -> None:
         if not self.sole_points:
             object.__setattr__(self, "sole_points", (self.sole,))
-        for field in ("motors", "default_pos", "action_scale"):
+        for field in ("motors", "default_pos", "action_scale", *(["joint_range"] if self.joint_range else [])):
             if len(getattr(self, field)) != len(self.joint_names):
                 raise ValueError(f"{self.name}: {field} has {len(getattr(self, field))} entries for {self.num_joints}")
         if self.mirror is not None:
@@ -135,6 +140,10 @@ class RobotSpec:
                 raise ValueError(f"{self.name}: mirror.signs of {name}: expected 1 or -1, the same as its image's")
             if not math.isclose(self.default_pos[joint], sign * self.default_pos[image], abs_tol=1e-9):
                 raise ValueError(f"{self.name}: the stance is not symmetric at {name}: default_pos")
+            if self.joint_range:
+                low, high = self.joint_range[image]
+                if self.joint_range[joint] != ((low, high) if sign > 0 else (-high, -low)):
+                    raise ValueError(f"{self.name}: joint_range is not symmetric at {name}")
             if self.motors[joint] != self.motors[image] or self.action_scale[joint] != self.action_scale[image]:
                 raise ValueError(f"{self.name}: the motors are not symmetric at {name}")
         if self.sole[1] != 0.0:
@@ -151,7 +160,7 @@ class RobotSpec:
         return len(self.joint_names)
 
 
-def by_pattern(names: tuple[str, ...], table: dict[str, float], default: float | None = None) -> tuple[float, ...]:
+def by_pattern(names: tuple[str, ...], table: dict[str, T], default: T | None = None) -> tuple[T, ...]:
     """A value for each name from the one pattern of `table` that matches it.
 
     Raises:
@@ -181,6 +190,26 @@ _G1_JOINTS = (
     *(f"{side}_{joint}_joint" for side in ("left", "right") for joint in _ARM),
 )
 _G1_FEET = ("left_ankle_roll_link", "right_ankle_roll_link")
+
+# The public ranges of Unitree's description of the robot, rad.
+_G1_RANGES = {
+    ".*_hip_pitch_joint": (-2.5307, 2.8798),
+    "left_hip_roll_joint": (-0.5236, 2.9671),
+    "right_hip_roll_joint": (-2.9671, 0.5236),
+    ".*_hip_yaw_joint": (-2.7576, 2.7576),
+    ".*_knee_joint": (-0.087267, 2.8798),
+    ".*_ankle_pitch_joint": (-0.87267, 0.5236),
+    ".*_ankle_roll_joint": (-0.2618, 0.2618),
+    "waist_yaw_joint": (-2.618, 2.618),
+    "waist_(roll|pitch)_joint": (-0.52, 0.52),
+    ".*_shoulder_pitch_joint": (-3.0892, 2.6704),
+    "left_shoulder_roll_joint": (-1.5882, 2.2515),
+    "right_shoulder_roll_joint": (-2.2515, 1.5882),
+    ".*_shoulder_yaw_joint": (-2.618, 2.618),
+    ".*_elbow_joint": (-1.0472, 2.0944),
+    ".*_wrist_roll_joint": (-1.97222, 1.97222),
+    ".*_wrist_(pitch|yaw)_joint": (-1.61443, 1.61443),
+}
 
 # Rotor inertias after both gear stages (kg m²) and peak torques (N m) of Unitree's motors.
 _ARM_MOTOR = Motor.of_rotor(0.003609725, 25.0)
@@ -228,6 +257,7 @@ G1 = RobotSpec(
     sole_points=tuple((x, y, -0.037) for x in (-0.045, 0.04, 0.125) for y in (0.025, -0.025)),
     trunk="torso_link",
     trunk_bodies=("pelvis", "torso_link"),
+    joint_range=by_pattern(_G1_JOINTS, _G1_RANGES),
     mirror=Mirror.of_names(_G1_JOINTS, _G1_FEET, {".*_(roll|yaw)_joint": -1.0, ".*_(pitch|knee|elbow)_joint": 1.0}),
 )
 
@@ -246,6 +276,7 @@ WALKER = RobotSpec(
     sole=(0.03, 0.0, -0.06),
     sole_points=tuple((x, 0.0, -0.06) for x in (-0.07, -0.02, 0.03, 0.08, 0.13)),
     trunk="torso",
+    joint_range=((-1.6, 0.9), (-0.05, 2.4), (-0.9, 0.6)) * 2,
     planar=True,
     # All of its joints pitch: its legs change places, and no angle changes its sign.
     mirror=Mirror.of_names(_WALKER_JOINTS, _WALKER_FEET, {".*": 1.0}),

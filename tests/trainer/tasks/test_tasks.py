@@ -6,16 +6,18 @@ import ast
 import math
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
 from helpers.trainer.states import fresh_episode, standing
 
 import trainer.tasks
+from trainer.engines.mjcf.model import mjcf_path
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.tasks import TASKS, LocomotionTask, make_task
 from trainer.tasks.rewards import TERMS
-from trainer.tasks.robots import G1, Motor, RobotSpec, by_pattern
+from trainer.tasks.robots import G1, ROBOTS, Motor, RobotSpec, by_pattern
 from trainer.tasks.rotation import gravity_in_body, rotate_inverse, wrap_angle, yaw_of
 from trainer.tasks.scan import scan_points
 
@@ -119,6 +121,26 @@ def test_gait_and_lift_go_by_the_clock(task):
     rates = dict(zip(task.config.rewards, task.reward_rates(state, episode), strict=True))
     assert rates["gait"].tolist() == pytest.approx([1.0, 0.0, 0.5])
     assert rates["lift"].tolist() == pytest.approx([0.06, 0.1, 0.0], abs=1e-6)
+
+
+def test_joints_have_nine_tenths_of_their_range_to_themselves(task):
+    """The right ankle rolls by ±0.2618: 0.05 beyond the end is 0.05 and a tenth of 0.2618 too far."""
+    state, ankle = standing(task), G1.joint_names.index("right_ankle_roll_joint")
+    state.joint_pos[0, ankle] = 0.2618 + 0.05
+    state.joint_pos[1, ankle] = -0.23
+    rates = dict(zip(task.config.rewards, task.reward_rates(state, fresh_episode(task)), strict=True))
+    assert rates["joint_limits"].tolist() == pytest.approx([0.05 + 0.02618, 0.0, 0.0], abs=1e-6)
+    with pytest.raises(ValueError, match="joint_limits: g1 declares no joint_range"):
+        replace(TASKS["g1-flat"], robot=replace(G1, joint_range=()))
+    with pytest.raises(ValueError, match="joint_range is not symmetric at left_hip_roll_joint"):
+        replace(G1, joint_range=((-0.5, 0.7),) * 29)
+
+
+@pytest.mark.parametrize("robot", ROBOTS.values(), ids=ROBOTS)
+def test_a_robots_ranges_are_its_models(robot):
+    joints = {joint.get("name"): joint.get("range") for joint in ElementTree.parse(mjcf_path(robot)).iter("joint")}
+    for name, declared in zip(robot.joint_names, robot.joint_range, strict=True):
+        assert [float(end) for end in joints[name].split()] == pytest.approx(declared, abs=1e-5), name
 
 
 def test_a_clock_and_its_period_go_together():
