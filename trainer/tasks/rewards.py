@@ -70,13 +70,15 @@ def track_velocity(state: RobotState, episode: Episode, context: RewardContext) 
 def progress(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Velocity along the command as a share of it, in [-1, 1]: a slope where `track_velocity` is flat.
 
+    Too fast counts as much as too slow: 1.5 of the command as a half, or robots hurry over what they could step on.
     Falling forward is no progress: it counts as far as the robot is `upright`, and comes in over the episode's first
     `progress_ramp` seconds, which a robot that only falls does not live to see.
     """
     wanted = episode.command[:, :2]
     along = (wanted * state.planar_velocity).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
     ramp = (context.control_dt * episode.step / context.progress_ramp).clamp(max=1.0) if context.progress_ramp else 1.0
-    return along.clamp(-1.0, 1.0) * upright(state, episode, context) * is_moving(episode) * ramp
+    share = 1.0 - (along - 1.0).abs()
+    return share.clamp(min=-1.0) * upright(state, episode, context) * is_moving(episode) * ramp
 
 
 def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:

@@ -231,6 +231,9 @@ def test_rewards_by_hand(task):
     assert value("progress") == pytest.approx([0.5, 0.0, 0.5])
     episode.step[:] = 500
     assert value("progress") == pytest.approx([1.0, 0.0, 1.0])
+    state.root_lin_vel[:, 0] = torch.tensor([0.75, 1.25, -9.0])  # half as fast again, far too fast, the wrong way
+    assert value("progress") == pytest.approx([0.5, -0.5, -1.0])
+    state.root_lin_vel[:, 0] = torch.tensor([0.5, 0.0, 0.5])
     assert value("vertical_velocity") == pytest.approx([0.0, 0.09, 0.0])
     assert value("alive") == [1.0] * 3
     assert value("upright") == pytest.approx([1.0] * 3)
