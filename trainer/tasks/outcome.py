@@ -48,8 +48,6 @@ class Outcome:
     """[E] bool."""
     traversed: Tensor
     """[E] bool: arrived at the end of the course."""
-    left_tile: Tensor
-    """[E] bool."""
     success: Tensor
     """[E] bool, where the episode ended: traversed without a fall; on the plane, lasted the time and followed its
     commands for at least half of what they asked for."""
@@ -61,7 +59,7 @@ class Outcome:
     @property
     def timed_out(self) -> Tensor:
         """[E] bool: ended for a reason that says nothing against the policy."""
-        return (self.out_of_time | self.traversed | self.left_tile) & ~self.terminated
+        return (self.out_of_time | self.traversed) & ~self.terminated
 
     @property
     def done(self) -> Tensor:

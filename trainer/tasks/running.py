@@ -155,8 +155,8 @@ class RunningTask:
                 value[unfit] = self.observations[name][unfit]
             rates, terms = torch.where(broken, 0.0, rates), torch.where(broken, 0.0, terms)
         reward = task.config.control_dt * terms.sum(0)
-        traversed, left_tile = self._traversed() & ~broken, self._left_tile()
-        terminated = task.terminated(state) | broken | (left_tile & ~traversed)
+        traversed = self._traversed() & ~broken
+        terminated = task.terminated(state) | broken | (self._left_tile() & ~traversed)
         reward = reward - task.config.fall_penalty * (terminated & ~broken)
         self.episode_return += reward
         self.observations = TensorDict(groups, batch_size=[self.num_envs])
@@ -172,7 +172,6 @@ class RunningTask:
             why_broken=why,
             out_of_time=out_of_time,
             traversed=traversed,
-            left_tile=left_tile,
             success=achieved & ~terminated,
             episode_return=self.episode_return.clone(),  # a new episode begins in place
             episode_length=episode.step.clone(),

@@ -91,7 +91,6 @@ class TerminationsCfg:
     fell: TerminationTermCfg = TerminationTermCfg(func=terms.fell)
     out_of_time: TerminationTermCfg = TerminationTermCfg(func=terms.out_of_time, time_out=True)
     traversed: TerminationTermCfg = TerminationTermCfg(func=terms.traversed, time_out=True)
-    left_tile: TerminationTermCfg = TerminationTermCfg(func=terms.left_tile, time_out=True)
 
 
 @configclass

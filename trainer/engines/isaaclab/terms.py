@@ -47,11 +47,6 @@ def traversed(env: ManagedTaskEnv) -> Tensor:
     return terms.traversed(env.outcome)
 
 
-def left_tile(env: ManagedTaskEnv) -> Tensor:
-    """[E] bool: whether the robot walked over the edge of its tile."""
-    return terms.left_tile(env.outcome)
-
-
 def terrain_levels(env: ManagedTaskEnv, env_ids: Tensor) -> float:
     """Moves the environments whose episode ended along their levels; the mean difficulty, for the log."""
     difficulty = terms.update_levels(env.managed, env_ids)

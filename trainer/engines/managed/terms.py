@@ -28,11 +28,6 @@ def traversed(outcome: Outcome) -> Tensor:
     return outcome.traversed & ~outcome.terminated
 
 
-def left_tile(outcome: Outcome) -> Tensor:
-    """[E] bool: whether the robot walked over the edge of its tile."""
-    return outcome.left_tile & ~outcome.terminated
-
-
 def update_levels(managed: ManagedTask, env_ids: Tensor) -> Tensor | None:
     """Moves those of env_ids [K] whose episode ended along their levels; the mean difficulty, None on the plane."""
     managed.update_levels(env_ids)

@@ -32,9 +32,9 @@ def env_cfg(
         difficulty: Fixes the terrains' difficulty instead of the curriculum.
         visual: Keep the robot's meshes, for a picture of it.
     """
-    time_outs = {"out_of_time": terms.out_of_time, "traversed": terms.traversed, "left_tile": terms.left_tile}
+    time_outs = {"out_of_time": terms.out_of_time, "traversed": terms.traversed}
     if not task.terrains:
-        del time_outs["traversed"], time_outs["left_tile"]
+        del time_outs["traversed"]
     motors = {}
     if randomizes_motors(task.dynamics):
         motors["motors"] = EventTermCfg(func=terms.randomize_motors, mode="reset")

@@ -193,11 +193,6 @@ def traversed(env: ManagerBasedRlEnv) -> Tensor:
     return terms.traversed(walk(env).outcome())
 
 
-def left_tile(env: ManagerBasedRlEnv) -> Tensor:
-    """[E] bool: whether the robot walked over the edge of its tile."""
-    return terms.left_tile(walk(env).outcome())
-
-
 def terrain_levels(env: ManagerBasedRlEnv, env_ids: Tensor) -> Tensor | None:
     """Moves the environments whose episode ended along their levels; the mean difficulty, for the log."""
     return terms.update_levels(walk(env).managed, env_ids)
