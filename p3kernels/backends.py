@@ -25,9 +25,15 @@ OLDEST_CAPABILITY = (8, 0)
 
 @functools.cache
 def load_extension() -> tuple[ModuleType | None, str]:
-    """The native module and "available", or None and the reason why it is missing. Loaded at the first use."""
+    """The native module and "available", or None and the reason why it is missing. Loaded at the first use.
+
+    From then on a forked child has one thread, as a worker of torch's `DataLoader` does.
+    """
     try:
         extension = importlib.import_module("p3kernels._C")
+        if hasattr(os, "register_at_fork"):
+            # A child has none of the parent's threads, and OpenMP would wait for them for ever, in torch's ops too.
+            os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
         return extension, f"available ({extension.isa()})"
     except ModuleNotFoundError:
         return None, "the native extension was not built (no C++ compiler at installation?); reinstall with one"

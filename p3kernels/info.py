@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
-import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -138,15 +136,3 @@ def format_table(facts: dict[str, Section]) -> str:
             lines.append(f"  {label:<{width}}{shown}")
         lines.append("")
     return "\n".join(lines).rstrip()
-
-
-def main(arguments: Sequence[str] | None = None, prog: str = "p3 info") -> int:
-    """Prints the facts; returns 0."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description="Versions, machine, backends (or why one cannot run) and settings."
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args(arguments)
-    facts = collect()
-    print(json.dumps(facts, indent=2) if options.json else format_table(facts))
-    return 0

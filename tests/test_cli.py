@@ -16,6 +16,7 @@ import pytest
 import p3kernels
 from p3kernels import backends, info
 from trainer import cli
+from trainer.commands import info as info_command
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,14 +60,11 @@ def test_a_reader_that_has_enough_is_no_error(arguments):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-OF_THE_OPS = ("bench", "gpu-check", "info")
-"""Commands of p3kernels, which is torch's ops and imports it."""
-
-
 def test_help_imports_no_torch():
     """One process for all of them; so every help is there at once."""
-    lines = [[name] for name in cli.COMMANDS if name not in OF_THE_OPS]
+    lines = [[name] for name in cli.COMMANDS]
     lines += [["study", name] for name in ("preregistered", "cost", "scale")]
+    lines += [["bench", "--engine"], ["bench", "--update"]]
     program = (
         "import sys\nfrom trainer import cli\n"
         f"for line in {lines}:\n"
@@ -76,7 +74,15 @@ def test_help_imports_no_torch():
         "    assert 'torch' not in sys.modules and 'p3kernels' not in sys.modules, line\n"
     )
     printed = printed_by(program)
-    for option in ("--ppo.desired-kl", "--strengths", "--viewer", "--quick", "--eval-checkpoints", "--counted"):
+    for option in (
+        "--ppo.desired-kl",
+        "--strengths",
+        "--viewer",
+        "--eval-checkpoints",
+        "--counted",
+        "--roofline",
+        "--redo",
+    ):
         assert option in printed
 
 
@@ -139,7 +145,7 @@ def test_interrupt_is_one_line(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(info, "main", interrupted)
+    monkeypatch.setattr(info_command, "main", interrupted)
     assert cli.main(["info"]) == 130
     assert capsys.readouterr().err == "p3 info: interrupted\n"
 
@@ -159,7 +165,7 @@ def test_errors_end_in_one_line(error, code, message, monkeypatch, capsys):
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(info, "main", fails)
+    monkeypatch.setattr(info_command, "main", fails)
     assert cli.main(["info"]) == code
     said = capsys.readouterr().err
     assert said.startswith(message)

@@ -79,7 +79,9 @@ COMMANDS = {
     "gpu-check": Command(
         "trainer.commands.gpu_check", "check the kernels on this GPU: what works, how fast, what to send"
     ),
-    "info": Command("p3kernels.info", "what is installed here, and which backends can run and why the others cannot"),
+    "info": Command(
+        "trainer.commands.info", "what is installed here, and which backends can run and why the others cannot"
+    ),
 }
 
 

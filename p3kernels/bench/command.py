@@ -1,4 +1,4 @@
-"""The command line of `p3 bench`."""
+"""The work of `p3 bench`: runs what its options say."""
 
 from __future__ import annotations
 
@@ -14,36 +14,23 @@ from pathlib import Path
 import torch
 
 from p3kernels.backends import choose_backend
+from p3kernels.bench.options import (
+    BATCH,
+    OPS,
+    QUICK_BATCH,
+    QUICK_REPEATS,
+    QUICK_SAMPLES,
+    REPEATS,
+    SAMPLES,
+    build_parser,
+    comma,
+)
 from p3kernels.bench.plot import write_plot
-from p3kernels.bench.registry import OPS, load_entry
+from p3kernels.bench.registry import load_entry
 from p3kernels.bench.report import format_tables, write_json
-from p3kernels.bench.run import MANY_SAMPLES, REPEATS, REPEATS_MANY_SAMPLES, Plan, run_case
+from p3kernels.bench.run import Plan, run_case
 from p3kernels.bench.verify import VerificationError
 from p3kernels.info import collect
-
-BATCH, SAMPLES = (4096,), (5, 15, 50)
-QUICK_BATCH, QUICK_SAMPLES, QUICK_REPEATS = (1024,), (5,), 3
-
-
-def _op(text: str) -> str:
-    if text not in OPS:
-        raise argparse.ArgumentTypeError(f"no benchmark of {text!r}; there is one of {', '.join(OPS)}")
-    return text
-
-
-def _count(text: str) -> int:
-    """An integer ≥ 1."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")
-    return int(text)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    """Integers ≥ 1 with commas between them, without repetitions."""
-    try:
-        return tuple(dict.fromkeys(_count(part.strip()) for part in text.split(",")))
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"expected integers >= 1 with commas between them, got {text!r}") from None
 
 
 def _directory(text: str) -> Path:
@@ -56,51 +43,6 @@ def _directory(text: str) -> Path:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write to {text!r}: {error.strerror or error}") from None
     return path
-
-
-def _comma(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers))
-
-
-def build_parser(prog: str) -> argparse.ArgumentParser:
-    """The parser of `p3 bench`."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="Times ops, forward and forward+backward, against eager torch, torch.compile and a bound (the bare "
-        "GEMMs; for elementwise ops the memory traffic), on the CPU in float32. Results are compared before they are "
-        "timed: exit code 1 if ours is not what the float64 reference says.",
-    )
-    parser.add_argument("ops", nargs="*", type=_op, metavar="OPS", help=f"which ops; all of {', '.join(OPS)} if none")
-    parser.add_argument("--batch", type=_counts, metavar="B[,B]", help=f"rows (default {_comma(BATCH)})")
-    parser.add_argument("--samples", type=_counts, metavar="N[,N]", help=f"mixture samples (default {_comma(SAMPLES)})")
-    parser.add_argument("--threads", type=_count, metavar="N", help="torch's threads (default: torch's own choice)")
-    parser.add_argument(
-        "--repeats",
-        type=_count,
-        metavar="N",
-        help=f"turns each contestant gets (default {REPEATS}, {REPEATS_MANY_SAMPLES} from N = {MANY_SAMPLES})",
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help=f"under a minute: batch {_comma(QUICK_BATCH)}, samples {_comma(QUICK_SAMPLES)}, repeats {QUICK_REPEATS}, "
-        "no torch.compile, unless said otherwise",
-    )
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: it takes minutes")
-    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out: it takes a process each")
-    parser.add_argument("--out", default="bench", metavar="DIR", help="where JSON and plots go (default bench/)")
-    parser.add_argument(
-        "--device",
-        choices=("cpu", "cuda"),
-        default="cpu",
-        help="cuda: one MM forward and backward of the actor on the GPU, with CUDA events (exit code 2 without one)",
-    )
-    parser.add_argument(
-        "--roofline",
-        action="store_true",
-        help="with --device cuda: the least time on an H100 and eager's traffic, on paper; needs no GPU",
-    )
-    return parser
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -152,7 +94,7 @@ def _on_device(parser: argparse.ArgumentParser, options: argparse.Namespace, com
     if options.ops or options.samples or options.threads:
         parser.error("--device cuda measures the actor's moments; it takes --batch, --repeats, --no-compile and --out")
     if options.batch is not None and len(options.batch) != 1:
-        parser.error(f"argument --batch: expected one number with --device cuda, got {_comma(options.batch)}")
+        parser.error(f"argument --batch: expected one number with --device cuda, got {comma(options.batch)}")
     reason = paper.unavailable() if options.roofline else device.unavailable()
     if reason is not None:
         hint = "" if options.roofline else "; the bound on paper: p3 bench --device cuda --roofline"

@@ -21,7 +21,8 @@ import torch
 
 from p3kernels.bench.contestants import NAMES, build
 from p3kernels.bench.entry import Size
-from p3kernels.bench.registry import OPS, load_entry
+from p3kernels.bench.options import OPS
+from p3kernels.bench.registry import load_entry
 
 METHOD = (
     "VmHWM of a fresh process during one forward+backward, reset through /proc/self/clear_refs after a warm-up pass, "

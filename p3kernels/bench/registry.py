@@ -6,22 +6,11 @@ import importlib
 
 from p3kernels.bench.entry import Entry
 
-# op → module and attribute. `linear_moments` is two torch products on every backend: there is nothing to compare.
-_ENTRIES = {
-    "elu_moments": ("elu_moments", "ENTRY"),
-    "relu_moments": ("leaky_relu_moments", "RELU_ENTRY"),
-    "leaky_relu_moments": ("leaky_relu_moments", "ENTRY"),
-    "linear_elu_moments": ("linear_elu_moments", "ENTRY"),
-    "mlp_moments": ("mlp_moments", "ENTRY"),
-    "mlp_covariance": ("mlp_covariance", "ENTRY"),
-    "mixture_log_prob": ("mixture_log_prob", "ENTRY"),
-    "mlp_mixture_log_prob": ("mlp_mixture_log_prob", "ENTRY"),
-}
-
-OPS = tuple(_ENTRIES)
+_ELSEWHERE = {"relu_moments": ("leaky_relu_moments", "RELU_ENTRY")}
+"""Op to module and attribute, where it is not ENTRY of the module of its name."""
 
 
 def load_entry(op: str) -> Entry:
-    """The entry of an op of `OPS`."""
-    module, attribute = _ENTRIES[op]
+    """The entry of an op of `p3kernels.bench.options.OPS`."""
+    module, attribute = _ELSEWHERE.get(op, (op, "ENTRY"))
     return getattr(importlib.import_module(f"p3kernels.bench.{module}"), attribute)

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from p3kernels.bench import memory
 from p3kernels.bench.contestants import Contestant, build
 from p3kernels.bench.entry import Entry, Size
+from p3kernels.bench.options import MANY_SAMPLES, REPEATS, REPEATS_MANY_SAMPLES
 from p3kernels.bench.results import MODES, QUIET_CORES, CaseResult, ContestantResult
 from p3kernels.bench.timing import OtherWork, interleave
 from p3kernels.bench.verify import Comparison, VerificationError, reference_size, verify_other, verify_ours, worst
-
-REPEATS = 7
-REPEATS_MANY_SAMPLES = 3
-MANY_SAMPLES = 50
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from p3kernels.device_check.journal import Journal
 from p3kernels.device_check.one_step import DONE, OUT_OF_TIME
+from p3kernels.device_check.outline import DEFAULT_MINUTES
 from p3kernels.device_check.step import CRASHED, FAILED, PASSED, SKIPPED, Step
 
-DEFAULT_MINUTES = 15.0
 GRACE = 60.0
 """Seconds that a case may run beyond its step's time before the process is killed: it may be compiling."""
 MOST_CRASHES = 5

@@ -15,7 +15,8 @@ import torch
 from p3kernels.bench import command, device, memory, paper, plot, timing, traffic, verify
 from p3kernels.bench.contestants import build, build_reference
 from p3kernels.bench.entry import Size
-from p3kernels.bench.registry import OPS, load_entry
+from p3kernels.bench.options import OPS
+from p3kernels.bench.registry import load_entry
 from p3kernels.bench.results import CaseResult, ContestantResult
 from p3kernels.bench.run import Plan, run_case
 from trainer import cli

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from p3kernels.device_check.archive import write_archive, write_report
-from p3kernels.device_check.device import DEVICES, Device
-from p3kernels.device_check.journal import Journal
-from p3kernels.device_check.one_step import run_step
-from p3kernels.device_check.registry import STEPS as KERNEL_STEPS
-from p3kernels.device_check.session import DEFAULT_MINUTES, Session, Start, started_by
-from p3kernels.device_check.step import Step
-from p3kernels.device_check.steps.environment import facts
-from trainer.training.device_check import STEP as TRAINING
+from trainer.config.plain import read_plain
 
 ALL_PASSED, SOMETHING_FAILED, CANNOT_RUN = 0, 1, 2
+TRAINING, TRAINING_OUTLINE = "training", ("Trains a G1 for four iterations, by moment matching and by Monte Carlo.", 90)
 
 
-def steps() -> list[Step]:
-    """The kernels' steps, with the training behind the timings: what takes long and is least needed comes last."""
-    names = [step.name for step in KERNEL_STEPS]
-    after = names.index("timings") + 1
-    return [*KERNEL_STEPS[:after], TRAINING, *KERNEL_STEPS[after:]]
+def outline() -> dict[str, tuple[str, float]]:
+    """Step to what it does and its seconds: the kernels' steps, with the training behind the timings.
+
+    What takes long and is least needed comes last.
+    """
+    steps: dict[str, tuple[str, float]] = {}
+    for name, said in read_plain("p3kernels.device_check.outline").STEPS.items():
+        steps[name] = said
+        if name == "timings":
+            steps[TRAINING] = TRAINING_OUTLINE
+    return steps
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
     """The parser of `p3 gpu-check`."""
-    listing = "\n".join(f"  {step.name:<16}{step.says}" for step in steps())
+    listing = "\n".join(f"  {name:<16}{says}" for name, (says, _) in outline().items())
+    minutes = read_plain("p3kernels.device_check.outline").DEFAULT_MINUTES
     parser = argparse.ArgumentParser(
         prog=prog,
         description="Checks the kernels on this GPU and times them. Everything that is done is kept in the folder; the"
@@ -41,7 +39,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         f" not reached; {CANNOT_RUN} no GPU, or it cannot run",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--minutes", type=float, default=DEFAULT_MINUTES, help="for all steps (default %(default)g)")
+    parser.add_argument("--minutes", type=float, default=minutes, help="for all steps (default %(default)g)")
     parser.add_argument(
         "--out", type=Path, default=Path("gpu-check"), help="folder of the results (default %(default)s)"
     )
@@ -49,7 +47,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--redo", nargs="+", default=[], metavar="STEP", help="do these steps again")
     parser.add_argument(
         "--device",
-        choices=tuple(DEVICES),
+        choices=("cuda", "cpu"),
         default="cuda",
         help="cpu: the same cases on CPU tensors in triton's interpreter, with TRITON_INTERPRET=1 (%(default)s)",
     )
@@ -64,91 +62,8 @@ def main(arguments: Sequence[str], prog: str = "p3 gpu-check") -> int:
     options = parser.parse_args(list(arguments))
     if not options.minutes > 0:
         parser.error(f"--minutes: expected a positive number, got {options.minutes:g}")
-    by_name = {step.name: step for step in steps()}
+    names = tuple(outline())
     for name in [*(options.only or ()), *options.redo]:
-        if name not in by_name:
-            parser.error(f"no step {name!r}; the steps are {', '.join(by_name)}")
-    device = DEVICES[options.device]()
-    if options.one_step is not None:
-        return run_step(by_name[options.one_step], device, options.out, options.seconds, say=_say)
-    chosen = [step for step in by_name.values() if options.only is None or step.name in options.only]
-    return check(chosen, device, options.out, options.minutes, _start(options), options.redo, prog)
-
-
-def _start(options: argparse.Namespace) -> Start:
-    def command(step: Step, seconds: float) -> list[str]:
-        where = ["--out", str(options.out), "--device", options.device]
-        return [
-            sys.executable,
-            "-m",
-            "trainer",
-            "gpu-check",
-            "--one-step",
-            step.name,
-            "--seconds",
-            f"{seconds:.0f}",
-            *where,
-        ]
-
-    return started_by(command, options.out)
-
-
-def check(
-    chosen: Sequence[Step],
-    device: Device,
-    folder: Path,
-    minutes: float,
-    start: Start,
-    redo: Sequence[str] = (),
-    prog: str = "p3 gpu-check",
-    **session: Any,
-) -> int:
-    """The check itself; arguments as for `Session`, and `redo`: steps to do again."""
-    reason = device.unavailable()
-    if reason is not None:
-        print(f"{prog}: no GPU to check: {reason}\n\nOn a machine with one it would, in {minutes:g} minutes:")
-        for number, step in enumerate(chosen, 1):
-            print(f"  {number}. {step.name}: {step.says}")
-        print(f"\nand write {folder / 'report.md'} and one archive to send back.")
-        return CANNOT_RUN
-    try:
-        known = _machine(folder, facts(device))
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return CANNOT_RUN
-    for name in redo:
-        Journal(folder, name).forget()
-    print(f"{known['gpu']}: {len(chosen)} steps in at most {minutes:g} minutes; results in {folder}", flush=True)
-    results = Session(chosen, folder, minutes, start, say=_say, **session).run()
-    report = write_report(folder, known, results)
-    archive = write_archive(folder)
-    print()
-    for result in results:
-        print(f"  {result.status:<12} {result.step.name:<16} {result.detail}")
-    unfinished = [result.step.name for result in results if result.status.startswith("not")]
-    if unfinished:
-        print(f"\nThe time was up before {', '.join(unfinished)}: the same command again goes on.")
-    print(f"\nThe report is {report}. Please send back {archive}.")
-    return ALL_PASSED if all(result.fine for result in results) else SOMETHING_FAILED
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _machine(folder: Path, found: dict[str, Any]) -> dict[str, Any]:
-    """Keeps the machine's facts in the folder, or holds them to those that are there.
-
-    Raises:
-        ValueError: The folder holds the check of another machine or installation.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "machine.json"
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        differing = [name for name in {**before, **found} if before.get(name) != found.get(name)]
-        if differing:
-            changes = ", ".join(f"{name} {before.get(name)} → {found.get(name)}" for name in differing)
-            raise ValueError(f"--out: {folder} holds the check of another machine or installation ({changes})")
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return found
+        if name not in names:
+            parser.error(f"no step {name!r}; the steps are {', '.join(names)}")
+    return importlib.import_module("trainer.commands.gpu_check_run").run(options, prog)  # with it comes torch

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from p3kernels.device_check.step import Case, Finding, Skip, Step, Task
+from p3kernels.device_check.step import Case, Finding, Skip, Task
 
 ITERATIONS, SWITCH = 4, 2
 LONGEST = 300.0
@@ -66,6 +66,3 @@ def judge(records: list[Mapping[str, Any]]) -> Finding:
         if record.get("loss/skipped_steps"):
             wrong.append(f"iteration {record['iteration']}: {record['loss/skipped_steps']:.0f} steps left out")
     return Finding(not wrong, "; ".join(wrong[:3]) or f"{len(records)} iterations, every loss finite", {"show": True})
-
-
-STEP = Step("training", "Trains a G1 for four iterations, by moment matching and by Monte Carlo.", 90, cases)

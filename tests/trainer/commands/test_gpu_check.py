@@ -15,10 +15,12 @@ from p3kernels.device_check import session as sessions
 from p3kernels.device_check.device import Gpu, Interpreter
 from p3kernels.device_check.journal import Journal
 from p3kernels.device_check.one_step import DONE, OUT_OF_TIME, run_step
+from p3kernels.device_check.outline import DEFAULT_MINUTES
+from p3kernels.device_check.registry import STEPS as KERNEL_STEPS
 from p3kernels.device_check.step import Case, Finding, Skip, Step
 from p3kernels.device_check.steps import sanitizer
 from trainer.cli import COMMANDS
-from trainer.commands import gpu_check
+from trainer.commands import gpu_check, gpu_check_run
 from trainer.training import device_check as training
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,7 +92,7 @@ class World:
         return DONE
 
     def check(self, *steps, minutes=15.0, redo=()):
-        return gpu_check.check(steps, self.device, self.folder, minutes, self.start, redo, clock=self.clock)
+        return gpu_check_run.check(steps, self.device, self.folder, minutes, self.start, redo, clock=self.clock)
 
 
 @pytest.fixture
@@ -221,15 +223,16 @@ def test_without_a_gpu_it_says_what_it_would_do(tmp_path, monkeypatch, capsys):
     assert gpu_check.main(["--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().out
     assert "no GPU to check" in said
-    for step in gpu_check.steps():
+    for step in gpu_check_run.steps():
         assert f"{step.name}: {step.says}" in said
     assert not (tmp_path / "out").exists()
 
 
 def test_the_steps_are_distinct_and_fill_the_default_time():
-    steps = gpu_check.steps()
+    steps = gpu_check_run.steps()
     assert len({step.name for step in steps}) == len(steps)
-    assert sum(step.seconds for step in steps) == 60 * sessions.DEFAULT_MINUTES
+    assert set(steps) > set(KERNEL_STEPS)
+    assert sum(step.seconds for step in steps) == 60 * DEFAULT_MINUTES
     assert all(re.fullmatch(r"[A-Z].*\.", step.says) for step in steps)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from p3kernels import MonteCarlo
 from trainer import cli
-from trainer.commands.bench import ExpandedMonteCarlo, bench_update, profile_update
+from trainer.commands.bench_run import ExpandedMonteCarlo, bench_update, profile_update
 
 
 def test_engine_benchmark(tmp_path, capsys):
