@@ -31,6 +31,7 @@ class Curriculum:
         generator: torch.Generator,
         *,
         max_first_level: int = 0,
+        last_difficulty: float = 1.0,
         redraw_solved: bool = True,
     ) -> None:
         """Draws the types and the first levels.
@@ -41,6 +42,7 @@ class Curriculum:
             num_levels: Number of difficulty levels, at least 1.
             generator: Shuffles the types and draws the levels; not used after that.
             max_first_level: Levels start uniform in [0, max_first_level].
+            last_difficulty: Difficulty of the last level.
             redraw_solved: Whether who has traversed the last level is solved, or stays at the last level.
 
         Raises:
@@ -55,6 +57,7 @@ class Curriculum:
             )
         self.num_types = num_types
         self.num_levels = num_levels
+        self._last_difficulty = last_difficulty
         self._top = num_levels if redraw_solved else num_levels - 1
         device = generator.device
         self.terrain_type = torch.randperm(num_envs, generator=generator, device=device) % num_types
@@ -89,8 +92,8 @@ class Curriculum:
         self.position[env_ids] = (self.position[env_ids] + step).clamp(0, self._top)
 
     def difficulty(self) -> Tensor:
-        """[E] float32, in [0, 1]: that of the level where each environment stands; 1 for the solved."""
-        return self.position.float().div(max(self.num_levels - 1, 1)).clamp(max=1.0)
+        """[E] float32, in [0, 1]: that of the level where each environment stands; the last one's for the solved."""
+        return self._last_difficulty * self.position.float().div(max(self.num_levels - 1, 1)).clamp(max=1.0)
 
     def difficulty_by_type(self) -> tuple[list[float], list[int]]:
         """The mean difficulty over the environments of each type, NaN for a type without any, and their number.

@@ -68,9 +68,11 @@ class TaskConfig:
     terrains: tuple[str, ...] = ()
     """Empty: an endless plane."""
     num_levels: int = 11
-    """Steps of the curriculum; difficulty is level / (num_levels - 1)."""
+    """Steps of the curriculum; difficulty is last_difficulty · level / (num_levels - 1)."""
     first_difficulty: float = 0.2
     """Environments begin at levels drawn from difficulty 0 up to this one."""
+    last_difficulty: float = 1.0
+    """Difficulty of the last level: a training of few steps spends none of them on what it cannot reach."""
     demote_below: float = 0.5
     """Share of its way, the course or what the command asked for, below which an episode demotes its environment."""
     demote_on_fall: bool = False
@@ -137,6 +139,11 @@ class TaskConfig:
             if not low <= value <= high:
                 most = "" if high == math.inf else f" and at most {high:g}"
                 raise ValueError(f"task {self.name}: {name} must be at least {low:g}{most}, got {value}")
+        if not 0 < self.last_difficulty <= 1 or self.first_difficulty > self.last_difficulty:
+            raise ValueError(
+                f"task {self.name}: last_difficulty must be positive, at least first_difficulty = "
+                f"{self.first_difficulty:g} and at most 1, got {self.last_difficulty:g}"
+            )
 
 
 def by_the_paper(config: TaskConfig) -> TaskConfig:

@@ -78,7 +78,8 @@ class RunningTask:
                 len(config.terrains),
                 config.num_levels,
                 self.generator,
-                max_first_level=int(config.first_difficulty * (config.num_levels - 1) + 1e-6),
+                max_first_level=int(config.first_difficulty / config.last_difficulty * (config.num_levels - 1) + 1e-6),
+                last_difficulty=config.last_difficulty,
                 redraw_solved=config.redraw_solved,
             )
         self._any_heading = self._tensor([-math.pi, math.pi])

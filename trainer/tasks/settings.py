@@ -39,6 +39,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "num_levels": (2, math.inf),
     "tile_variants": (1, math.inf),
     "first_difficulty": _SHARE,
+    "last_difficulty": _SHARE,
     "demote_below": _SHARE,
     "soft_until": _NOT_NEGATIVE,
     "pit_depth": (0.0, -PIT_FLOOR),

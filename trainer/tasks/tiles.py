@@ -43,7 +43,7 @@ class TileGrid:
             levels = range(config.num_levels)
             return TileGrid(
                 config.terrains,
-                tuple(level / (config.num_levels - 1) for level in levels),
+                tuple(config.last_difficulty * level / (config.num_levels - 1) for level in levels),
                 config.tile_variants,
                 config.soft_until > 0,
             )

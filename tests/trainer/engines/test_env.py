@@ -168,6 +168,13 @@ def test_first_levels_reach_up_to_the_first_difficulty():
     assert sorted(set(difficulties_of(env))) == pytest.approx([0.0, 0.1, 0.2])
 
 
+def test_the_last_level_has_the_last_difficulty():
+    config = replace(TASKS["walker-parkour"], first_difficulty=0.5, last_difficulty=0.5)
+    env = MujocoEnv(LocomotionTask(config), 60, num_threads=0)
+    assert sorted(set(difficulties_of(env))) == pytest.approx([0.05 * level for level in range(11)])
+    assert env.running.curriculum.difficulty().max().item() == pytest.approx(0.5)
+
+
 def test_fixed_difficulty_ignores_the_curriculum():
     env = walker(6, difficulty=0.37)
     for _ in range(3):

@@ -424,6 +424,7 @@ def test_action_zero_is_the_stance_and_scales_are_the_motors(task):
         ({"num_levels": 1}, "num_levels must be at least 2"),
         ({"terrains": ("ice",)}, "no terrain 'ice'"),
         ({"first_difficulty": 1.5}, "first_difficulty must be at least 0 and at most 1, got 1.5"),
+        ({"last_difficulty": 0.1}, "at least first_difficulty = 0.2 and at most 1, got 0.1"),
         ({"demote_below": -0.1}, "demote_below must be at least 0 and at most 1, got -0.1"),
         ({"soft_until": -1}, "soft_until must be at least 0, got -1"),
         ({"pit_depth": float("nan")}, "pit_depth must be at least 0 and at most 1, got nan"),
