@@ -105,18 +105,6 @@ class TaskConfig:
         for name in self.proprio:
             if name not in PROPRIO_TERMS:
                 raise ValueError(f"task {self.name}: no proprioception {name!r}; expected some of {PROPRIO_TERMS}")
-        by_clock = [*(name for name in self.rewards if name in BY_CLOCK), *(["stride"] if self.stride else [])]
-        if by_clock and self.gait_period == 0:
-            raise ValueError(f"task {self.name}: {by_clock[0]} needs a clock, got a gait_period of 0")
-        if "joint_limits" in self.rewards and not self.robot.joint_range:
-            raise ValueError(f"task {self.name}: the reward joint_limits: {self.robot.name} declares no joint_range")
-        if "off_line" in self.rewards and not self.keep_heading:
-            raise ValueError(f"task {self.name}: the reward off_line needs a line: keep_heading=true")
-        if ("clock" in self.proprio) != (self.gait_period > 0):
-            raise ValueError(
-                f"task {self.name}: a gait_period and the proprioception 'clock' go together, got"
-                f" {self.gait_period:g} s and {', '.join(self.proprio)}"
-            )
         for name in self.terrains:
             if name not in TERRAINS:
                 hint, known = did_you_mean(name, TERRAINS), ", ".join(TERRAINS)
@@ -139,6 +127,22 @@ class TaskConfig:
             if not low <= value <= high:
                 most = "" if high == math.inf else f" and at most {high:g}"
                 raise ValueError(f"task {self.name}: {name} must be at least {low:g}{most}, got {value}")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Rewards and settings that need others."""
+        by_clock = [*(name for name in self.rewards if name in BY_CLOCK), *(["stride"] if self.stride else [])]
+        if by_clock and self.gait_period == 0:
+            raise ValueError(f"task {self.name}: {by_clock[0]} needs a clock, got a gait_period of 0")
+        if "joint_limits" in self.rewards and not self.robot.joint_range:
+            raise ValueError(f"task {self.name}: the reward joint_limits: {self.robot.name} declares no joint_range")
+        if "off_line" in self.rewards and not self.keep_heading:
+            raise ValueError(f"task {self.name}: the reward off_line needs a line: keep_heading=true")
+        if ("clock" in self.proprio) != (self.gait_period > 0):
+            raise ValueError(
+                f"task {self.name}: a gait_period and the proprioception 'clock' go together, got"
+                f" {self.gait_period:g} s and {', '.join(self.proprio)}"
+            )
         if not 0 < self.last_difficulty <= 1 or self.first_difficulty > self.last_difficulty:
             raise ValueError(
                 f"task {self.name}: last_difficulty must be positive, at least first_difficulty = "
