@@ -4,10 +4,13 @@ What each is for: the first four are the task, of which `progress` alone tells a
 `turn_error` one whose trunk swings with its steps that it does not turn as commanded; `alive`, `upright` and the
 penalty for a fall make standing better than falling forward with the command, and keep early policies from ending
 episodes to avoid the other penalties; the rest shape the gait: without `posture` the arms and the waist wander, without
-`air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross, without `joint_limits` an ankle
-leans on its stop, where the robot's controller takes over. Without the clock, its stride,
-`gait` and `lift` no leg moves before the other: both vibrate at 8 Hz, which follows every command on the plane and
-climbs nothing.
+`air_time` and `clearance` the feet shuffle, without `stance_width` the legs cross, without `joint_limits` and enough
+`height` it walks in a crouch with its ankles on their stops, and falls backwards over an edge under its heel. Without
+the clock, its stride, `gait` and `lift` no leg moves before the other: both vibrate at 8 Hz, which follows every
+command on the plane and climbs nothing.
+
+On courses it is asked to be quick: whoever walks at half a metre a second is pushed twice on its way and falls back
+from an edge that momentum carries others over.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ G1_FLAT = TaskConfig(
         "turn_error": -0.5,
         "alive": 1.0,
         "upright": 0.5,
-        "height": -10.0,
+        "height": -50.0,
         "vertical_velocity": -0.5,
         "tilt_rate": -0.05,
         "energy": -1e-4,
@@ -66,12 +69,12 @@ G1_PARKOUR = replace(
     rewards={
         **G1_FLAT.rewards,
         "off_line": -3.0,
-        "height": -5.0,
+        "height": -25.0,
         "vertical_velocity": -0.2,
         "stumble": -1.0,
         "foot_edge": -1.0,
     },
-    command_x=(0.4, 1.0),
+    command_x=(0.8, 1.2),
     command_y=(0.0, 0.0),
     command_yaw=(-0.8, 0.8),
     command_seconds=(20.0, 20.0),

@@ -45,6 +45,8 @@ _LOOK_AHEAD = 1.0
 """Metres along its line that a robot is steered to."""
 _LIFT = 0.1
 """Metres that a foot is lifted in the middle of its swing."""
+_HIGH = 0.25
+"""Metres beyond which a foot is lifted for nothing: more than the highest riser."""
 _WITHIN = 0.9
 """Share of a joint's range, about its middle, that it has to itself: the rest is for what a policy did not foresee."""
 
@@ -168,9 +170,11 @@ def gait(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
 
 
 def lift(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """Metres that feet in their swing are lower than an arc of 10 cm above the ground."""
-    wanted = _LIFT * episode.swing
-    return (wanted - (state.foot_pos[..., 2] - state.foot_ground)).clamp(min=0.0).sum(-1)
+    """Metres that feet in their swing are lower than an arc of 10 cm above the ground, or higher than 25 cm."""
+    foot = state.foot_pos[..., 2]
+    low = _LIFT * episode.swing - (foot - state.foot_ground)
+    high = foot - state.foot_ground.clamp(min=0.0) - _HIGH  # over a pit, above where one walks: z = 0
+    return (low.clamp(min=0.0) + torch.where(episode.swing > 0, high.clamp(min=0.0), 0.0)).sum(-1)
 
 
 def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:

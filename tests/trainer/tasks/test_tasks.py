@@ -121,6 +121,10 @@ def test_gait_and_lift_go_by_the_clock(task):
     rates = dict(zip(task.config.rewards, task.reward_rates(state, episode), strict=True))
     assert rates["gait"].tolist() == pytest.approx([1.0, 0.0, 0.5])
     assert rates["lift"].tolist() == pytest.approx([0.06, 0.1, 0.0], abs=1e-6)
+    state.foot_pos = state.foot_pos + torch.tensor([0, 0, 0.3])  # the left foot 9 cm, the right one 5 cm too high
+    state.foot_ground = torch.tensor([[0.0, 0.0], [0.0, -1.0], [0.0, 0.0]])  # the second's right foot over a pit
+    rates = dict(zip(task.config.rewards, task.reward_rates(state, episode), strict=True))
+    assert rates["lift"].tolist() == pytest.approx([0.09, 0.05, 0.0], abs=1e-6)
 
 
 def test_joints_have_nine_tenths_of_their_range_to_themselves(task):
