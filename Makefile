@@ -46,9 +46,11 @@ test: $(VENV)/.ready browser isaaclab
 	$(PYTEST) --ignore=tests/triton
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
-# The native code that tests execute, with sanitizers and the CUDA shim: compiled on one core while mypy has the other.
-native: $(VENV)/.ready
-	$(BIN)/python tests/helpers/native_build.py
+# The native code that tests execute, with sanitizers and the CUDA shim: compiled on one core while mypy has the other, and
+# on both after it.
+native: native-address native-thread native-cuda_shim
+native-%: $(VENV)/.ready
+	$(BIN)/python tests/helpers/native_build.py $*
 
 # What takes many minutes, marked `sweep`: matrices of versions, loops in real time, long sweeps.
 test-all: test

@@ -158,6 +158,7 @@ def test_interrupt_is_one_line(monkeypatch, capsys):
         (OSError("no room"), 2, "p3 info: no room\n"),
         (ImportError("cannot import name 'x'"), 2, "p3 info: cannot import name 'x'\n"),
         (MemoryError(), 2, "p3 info: not enough memory\n"),
+        (RuntimeError("[enforce fail] can't allocate memory: 8 TB"), 2, "p3 info: not enough memory: [enforce fail] "),
         (KeyError("secret"), 1, "p3 info: a fault of this program, KeyError in "),
     ],
 )

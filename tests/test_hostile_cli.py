@@ -20,9 +20,23 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from p3kernels.bench import command
 from trainer import cli
 from trainer.algorithms.presets import resolve
-from trainer.commands import deploy, diagnose, evaluate, export, pack, play, robot_sim, run_onnx, study, train_run
+from trainer.commands import (
+    bench_run,
+    deploy,
+    diagnose,
+    evaluate,
+    export,
+    gpu_check_run,
+    pack,
+    play,
+    robot_sim,
+    run_onnx,
+    study,
+    train_run,
+)
 from trainer.config import TrainConfig
 from trainer.config.ranges import ranges_of
 from trainer.evaluation import compare
@@ -45,6 +59,23 @@ OTHERS = (study.StudyConfig, cost.CostConfig, scale.ScaleConfig)
 WORDS = ("", "nan", "g1-falt", "ü", "a/../b", "\\n", "-", "--", "=", "x" * 3000, "None", "[]")
 NUMBERS = ("-1", "0", "1", "2", "0.5", "1e9", "100000000", "10" * 20, "1e400", "1e-320", "nan", "inf", "-inf", "1,5")
 PATHS = ("", ".", "/", "/dev/null", "/dev/full", "/nonexistent/file", "a.mp4", "a.onnx", "a.pt", "a.json", "\0")
+
+PARSED = {
+    ("bench",): {
+        "--batch": NUMBERS,
+        "--samples": NUMBERS,
+        "--threads": NUMBERS,
+        "--repeats": NUMBERS,
+        "--device": WORDS,
+    },
+    ("bench", "--engine"): {"--num-envs": NUMBERS, "--threads": NUMBERS, "--tasks": WORDS, "--out": PATHS},
+    ("bench", "--update"): {"--num-envs": NUMBERS, "--repeats": NUMBERS, "--out": PATHS},
+    ("gpu-check",): {"--minutes": NUMBERS, "--out": PATHS, "--only": WORDS, "--redo": WORDS, "--one-step": WORDS},
+    ("report",): {"--": PATHS},
+    ("replay",): {"--policy": PATHS, "--arrays": PATHS, "--plot": PATHS},
+    ("info",): {"--json": WORDS},
+}
+"""Commands whose settings are no dataclass, with options of theirs and what those are tried with."""
 
 
 class Started(BaseException):
@@ -70,6 +101,10 @@ def nothing_starts(monkeypatch, tmp_path):
         (deploy, "run"),
         (robot_sim, "serve"),
         (play, "choose_gl"),
+        (bench_run, "run"),
+        (command, "_run"),
+        (gpu_check_run, "check"),
+        (gpu_check_run, "run_step"),
         (importlib.import_module("trainer.viewer.session"), "Session"),
     ):
         monkeypatch.setattr(module, name, start)
@@ -138,7 +173,11 @@ def test_every_number_has_a_range(kind):
 @st.composite
 def command_lines(draw: st.DrawFn) -> tuple[str, ...]:
     """A command with up to three of its options, each with values that may be right or not."""
-    command = draw(st.sampled_from(sorted(SETTINGS)))
+    command = draw(st.sampled_from([*sorted(SETTINGS), *PARSED]))
+    if isinstance(command, tuple):
+        options_of = PARSED[command]
+        chosen = draw(st.lists(st.sampled_from(sorted(options_of)), min_size=1, max_size=2, unique=True))
+        return (*command, *(text for name in chosen for text in (name, draw(st.sampled_from(options_of[name])))))
     arguments = [command]
     if command in ("eval", "play", "diagnose", "export", "pack"):
         arguments.append(draw(st.sampled_from(("g1-flat", "g1-flat", "g1-falt", "/", "", "/dev/null"))))
@@ -170,7 +209,9 @@ def assert_clean(arguments: tuple[str, ...], outcome: Outcome) -> None:
 
 def assert_in_range(arguments: tuple[str, ...]) -> None:
     """What was taken is sound: every number is finite and in its range."""
-    kind = SETTINGS[arguments[0]]
+    kind = SETTINGS.get(arguments[0])
+    if kind is None:
+        return
     ranges = ranges_of(kind)
     for part in ("ppo", "model", "limits"):
         hint = typing.get_type_hints(kind).get(part)
@@ -226,6 +267,10 @@ FOUND = {
     ("run-onnx", "policy.onnx", "--command", "nan", "0", "0"): "--command: expected -10 to 10, got nan",
     ("play", "g1-flat", "--viewer", "browser", "--port", "70000"): "--port: expected at most 65535, got 70000",
     ("robot-sim", "--loss", "2"): "--loss: expected 0 to 1, got 2.0",
+    ("bench", "--threads", "100000000"): "--threads: expected at most 1024, got 100000000",
+    ("bench", "--engine", "--num-envs", "100000000"): "--num-envs: 100000000 environments of g1-flat would need about",
+    ("bench", "--update", "--out", "/"): "--out: / is a directory, expected a file",
+    ("gpu-check", "--one-step", "speed"): "no step 'speed'; the steps are environment",
 }
 """What was taken without a word, or ended in a traceback, when this was tried by hand."""
 

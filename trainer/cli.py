@@ -172,7 +172,7 @@ def _ended(error: BaseException, prog: str) -> int:
         extra = "deploy" if missing.startswith("cyclonedds") else "export" if missing.startswith("onnx") else "train"
         _tell(f"{prog}: needs {missing}, which is not installed; run: pip install 'p3kernels[{extra}]'")
         return 2
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
         _tell(f"{prog}: not enough memory{': ' if str(error) else ''}{error}")
         return 2
     if isinstance(error, ValueError | OSError | ImportError) and not isinstance(error, ModuleNotFoundError):

@@ -34,11 +34,18 @@ def _op(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    """An integer ≥ 1."""
+def _count(text: str, most: int = 2**31 - 1) -> int:
+    """An integer from 1 on."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")
+    if int(text) > most:
+        raise argparse.ArgumentTypeError(f"expected at most {most}, got {text}")
     return int(text)
+
+
+def _few(text: str) -> int:
+    """An integer from 1 to 1024: more threads or turns are a slip of the finger."""
+    return _count(text, 1024)
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -65,10 +72,10 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("ops", nargs="*", type=_op, metavar="OPS", help=f"which ops; all of {', '.join(OPS)} if none")
     parser.add_argument("--batch", type=_counts, metavar="B[,B]", help=f"rows (default {comma(BATCH)})")
     parser.add_argument("--samples", type=_counts, metavar="N[,N]", help=f"mixture samples (default {comma(SAMPLES)})")
-    parser.add_argument("--threads", type=_count, metavar="N", help="torch's threads (default: torch's own choice)")
+    parser.add_argument("--threads", type=_few, metavar="N", help="torch's threads (default: torch's own choice)")
     parser.add_argument(
         "--repeats",
-        type=_count,
+        type=_few,
         metavar="N",
         help=f"turns each contestant gets (default {REPEATS}, {REPEATS_MANY_SAMPLES} from N = {MANY_SAMPLES})",
     )

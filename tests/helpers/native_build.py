@@ -1,6 +1,7 @@
 """The native code that tests execute: built once, whichever process asks first, and again only where sources changed.
 
-`python tests/helpers/native_build.py` builds everything beforehand, as `make test` does beside mypy.
+`python tests/helpers/native_build.py [NAME ...]` builds everything, or what is named, beforehand: `make test` does it
+beside mypy.
 """
 
 from __future__ import annotations
@@ -66,5 +67,5 @@ if __name__ == "__main__":
     if absent is not None:
         print(f"native code for the tests is not built: {absent} is not installed")
     else:
-        for build in BUILDS:
+        for build in sys.argv[1:] or BUILDS:
             built(build)

@@ -7,9 +7,12 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.config.command_line import check_writable
 from trainer.config.plain import read_plain
 
 OWN = ("--engine", "--update")
+MOST = 1024
+"""Threads, and repeats: more are a slip of the finger."""
 
 
 def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
@@ -42,12 +45,16 @@ def main(arguments: Sequence[str], prog: str = "p3 bench") -> int:
     options = parser.parse_args(list(arguments))
     if min(options.num_envs, options.repeats, options.threads) < 1:
         parser.error("--num-envs, --repeats and --threads: expected at least 1")
-    if options.out is not None and not options.out.parent.is_dir():
-        parser.error(f"--out: no directory {options.out.parent}")
+    if max(options.repeats, options.threads) > MOST:
+        parser.error(f"--repeats and --threads: expected at most {MOST}")
+    check_writable(options.out, "--out")
     from trainer.tasks import TASKS  # noqa: PLC0415  with it comes torch, which --help does without
+    from trainer.training.memory import check_memory  # noqa: PLC0415  as above
 
     options.tasks = options.tasks or list(TASKS)
     unknown = [name for name in options.tasks if name not in TASKS]
     if unknown:
         parser.error(f"--tasks: no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}")
+    for name in options.tasks:
+        check_memory("--num-envs", options.num_envs, TASKS[name])
     return importlib.import_module("trainer.commands.bench_run").run(options)

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str], prog: str = "p3 gpu-check") -> int:
     if not options.minutes > 0:
         parser.error(f"--minutes: expected a positive number, got {options.minutes:g}")
     names = tuple(outline())
-    for name in [*(options.only or ()), *options.redo]:
+    for name in [*(options.only or ()), *options.redo, *([] if options.one_step is None else [options.one_step])]:
         if name not in names:
             parser.error(f"no step {name!r}; the steps are {', '.join(names)}")
     return importlib.import_module("trainer.commands.gpu_check_run").run(options, prog)  # with it comes torch

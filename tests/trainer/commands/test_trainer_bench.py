@@ -54,7 +54,6 @@ def test_profile_names_the_moments():
     [
         (["--num-envs", "0"], "--num-envs, --repeats and --threads: expected at least 1"),
         (["--tasks", "g2-flat"], "--tasks: no task g2-flat; the tasks are g1-flat"),
-        (["--out", "/nowhere/numbers.json"], "--out: no directory /nowhere"),
     ],
 )
 def test_wrong_arguments_are_named_before_anything_runs(capsys, arguments, message):
@@ -62,3 +61,8 @@ def test_wrong_arguments_are_named_before_anything_runs(capsys, arguments, messa
         cli.main(["bench", "--engine", *arguments])
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_named_before_anything_runs(capsys):
+    assert cli.main(["bench", "--engine", "--out", "/nowhere/numbers.json"]) == 2
+    assert "--out: no directory /nowhere" in capsys.readouterr().err
