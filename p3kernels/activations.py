@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-# The codes are `Activation` of csrc/activation.h; ReLU is LeakyReLU with slope 0.
-ELU = 0
-LEAKY_RELU = 1
+from triton_kernels.activation_codes import ELU, LEAKY_RELU
 
 
 class Activation(NamedTuple):

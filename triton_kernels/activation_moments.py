@@ -7,13 +7,12 @@ import triton
 from torch import Tensor
 
 from triton_kernels import launch
+from triton_kernels.activation_codes import NAMES
 from triton_kernels.kernels.activation_moments import _activation_moments_bwd_kernel, _activation_moments_fwd_kernel
 
 # 4 elements a thread: ELU's forward then needs 104 registers, its backward 118.
 CONFIG: launch.Config = {"BLOCK": 512, "num_warps": 4, "num_stages": 1}
 INTERPRETER_CONFIG: launch.Config = {**CONFIG, "BLOCK": 16384}  # there every step costs the same, however long
-ACTIVATION_NAMES = ("elu", "leaky_relu")
-"""By the number that stands for an activation here and in `moments_math`."""
 
 
 def _default() -> launch.Config:
@@ -27,7 +26,7 @@ def forward(mean: Tensor, var: Tensor, kind: int, parameter: float) -> tuple[Ten
     out_mean = torch.empty(mean.shape, dtype=torch.float32, device=mean.device)
     out_var = torch.empty_like(out_mean)
     if mean.numel() > 0:
-        config = launch.tuned("activation_moments_fwd_kernel", (ACTIVATION_NAMES[kind],), _default())
+        config = launch.tuned("activation_moments_fwd_kernel", (NAMES[kind],), _default())
         grid = triton.cdiv(mean.numel(), config["BLOCK"])
         arguments = (mean, var, out_mean, out_var, mean.numel(), parameter)
         launch.start(_activation_moments_fwd_kernel, grid, *arguments, ACTIVATION=kind, **config)
@@ -48,7 +47,7 @@ def backward(
     mean, var = mean.contiguous(), var.contiguous()
     d_mean, d_var = torch.empty_like(mean), torch.empty_like(var)
     if mean.numel() > 0:
-        config = launch.tuned("activation_moments_bwd_kernel", (ACTIVATION_NAMES[kind],), _default())
+        config = launch.tuned("activation_moments_bwd_kernel", (NAMES[kind],), _default())
         grid = triton.cdiv(mean.numel(), config["BLOCK"])
         arguments = (d_out_mean, d_out_var, mean, var, d_mean, d_var, mean.numel(), parameter)
         launch.start(_activation_moments_bwd_kernel, grid, *arguments, ACTIVATION=kind, **config)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from trainer.report.curve import MOST_CHANGES, Series, draw
 from trainer.report.diagnostics import diagnostics_section
 from trainer.report.learnt import learnt_section
 from trainer.runs.files import replace_file
@@ -19,7 +17,6 @@ from trainer.runs.metrics import Record, estimator_name, read_metrics
 from trainer.training.progress import format_duration
 
 FILE_NAME = "report.html"
-MISSING = "matplotlib is not installed (pip install 'p3kernels[train]'): tables only, no curves."
 REWARD, LENGTH, DIFFICULTY = "episode/reward", "episode/length", "curriculum/difficulty"
 LEVEL = "curriculum/level"
 EVALUATED = "eval/success"
@@ -40,10 +37,6 @@ SECTIONS = (
 """Title, and the keys or, with a slash at the end, the beginnings of keys; what is left goes to a last section. A key
 that is named belongs to where it is named, whatever it begins with."""
 IN_HEADLINE = ("iteration", "estimator/num_samples", STEPS, SECONDS)
-MOST_POINTS, MOST_SMOOTHED_POINTS = 400, 120
-"""Points of a curve at most: a figure is some 400 pixels wide, and the file stays small."""
-MOST_CHANGES = 12
-"""Changes of the estimator that a figure marks at most; one at every iteration would hide the curves."""
 
 STYLE = """
 :root { color-scheme: light; --line: #dde1e6; --quiet: #5b6570; }
@@ -70,23 +63,6 @@ summary { cursor: pointer; }
 pre { overflow-x: auto; padding: .75rem; background: #f6f7f9; font-size: .8rem; line-height: 1.4; }
 """
 
-Draw = Callable[["Series", Sequence[tuple[int, str]]], str]
-
-
-@dataclass(frozen=True)
-class Series:
-    """One scalar over the iterations in which it was finite."""
-
-    key: str
-    iterations: list[int]
-    values: list[float]
-
-    def smoothed(self) -> list[float]:
-        """Mean over a centred window of a twentieth of the points, cut at the ends."""
-        half = len(self.values) // 40
-        windows = (self.values[max(0, i - half) : i + half + 1] for i in range(len(self.values)))
-        return [sum(window) / len(window) for window in windows]
-
 
 def write_report(run_dir: Path) -> Path:
     """Writes `report.html` from `metrics.jsonl` and, where there is one, `config.json`.
@@ -101,15 +77,12 @@ def write_report(run_dir: Path) -> Path:
     records = read_metrics(run_dir)
     series = _collect(records)
     changes = _estimator_changes(records)
-    draw = _drawing()
     title = html.escape(f"Run {run_dir.resolve().name}")
     body = [f"<h1>{title}</h1>", learnt_section(run_dir, changes), _headline(records, series, changes)]
-    if draw is None:
-        body.append(f"<p>{html.escape(MISSING)}</p>")
     diagnostics = diagnostics_section(run_dir)
     if diagnostics:
         body.append('<p><a href="#diagnostics">Diagnostics</a> are below the curves.</p>')
-    body += [*_sections(series, changes, draw), diagnostics, _config(run_dir / "config.json")]
+    body += [*_sections(series, changes), diagnostics, _config(run_dir / "config.json")]
     page = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -203,7 +176,7 @@ def _health(series: dict[str, Series]) -> str:
     return ", ".join(told) or "nothing broken, rolled back or left out"
 
 
-def _sections(series: dict[str, Series], changes: Sequence[tuple[int, str]], draw: Draw | None) -> list[str]:
+def _sections(series: dict[str, Series], changes: Sequence[tuple[int, str]]) -> list[str]:
     left = {key: found for key, found in series.items() if key not in IN_HEADLINE}
     named = {name for _, wanted in SECTIONS for name in wanted}
     parts = []
@@ -214,15 +187,15 @@ def _sections(series: dict[str, Series], changes: Sequence[tuple[int, str]], dra
             for key in list(left)
             if key == name or (name.endswith("/") and key.startswith(name) and key not in named)
         ]
-        parts += _section(title, members, changes, draw)
-    return parts + _section("Other", list(left.values()), changes, draw)
+        parts += _section(title, members, changes)
+    return parts + _section("Other", list(left.values()), changes)
 
 
-def _section(title: str, members: Sequence[Series], changes: Sequence[tuple[int, str]], draw: Draw | None) -> list[str]:
+def _section(title: str, members: Sequence[Series], changes: Sequence[tuple[int, str]]) -> list[str]:
     if not members:
         return []
     heading = f"<h2>{html.escape(title)}</h2>"
-    drawn = [] if draw is None else [_figure(member, changes, draw) for member in members if member.values]
+    drawn = [_figure(member, changes) for member in members if member.values]
     if not drawn:
         return [heading, _table(members)]
     numbers = f"<details><summary>{html.escape(title)} in numbers</summary>{_table(members)}</details>"
@@ -240,7 +213,7 @@ def _table(members: Sequence[Series]) -> str:
     return '<div class="wide"><table>\n' + "\n".join(rows) + "\n</table></div>"
 
 
-def _figure(series: Series, changes: Sequence[tuple[int, str]], draw: Draw) -> str:
+def _figure(series: Series, changes: Sequence[tuple[int, str]]) -> str:
     image = base64.b64encode(draw(series, changes).encode()).decode()
     low, high, last = (_number(v) for v in (min(series.values), max(series.values), series.values[-1]))
     alt = f"{series.key} by iteration: between {low} and {high}, at last {last}"
@@ -258,74 +231,3 @@ def _config(path: Path) -> str:
     except (OSError, ValueError) as error:
         return f"<p>config.json cannot be read: {html.escape(str(error))}</p>"
     return f"<h2>Configuration</h2>\n<details><summary>config.json</summary><pre>{html.escape(text)}</pre></details>"
-
-
-def _thinned(iterations: Sequence[int], values: Sequence[float], most: int) -> tuple[list[int], list[float]]:
-    """At most `most` points: the least and the most of every stretch, so that no spike is lost."""
-    count = len(values)
-    if count <= most:
-        return list(iterations), list(values)
-    kept: set[int] = {0, count - 1}
-    stretches = most // 2 - 1
-    for stretch in range(stretches):
-        indices = range(stretch * count // stretches, (stretch + 1) * count // stretches)
-        kept |= {min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)}
-    return [iterations[i] for i in sorted(kept)], [values[i] for i in sorted(kept)]
-
-
-def _drawing() -> Draw | None:
-    """A function from a series to an SVG, or None where matplotlib is missing."""
-    try:
-        import matplotlib as mpl  # noqa: PLC0415  optional, and slow to import
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError:
-        return None
-
-    def draw(series: Series, changes: Sequence[tuple[int, str]]) -> str:
-        # Text stays text and ids are the same on every run: a smaller file that can be compared.
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": series.key}):
-            figure = Figure(figsize=(4.6, 2.6), layout="constrained")
-            _draw_series(figure.subplots(), series, changes)
-            written = io.StringIO()
-            figure.savefig(written, format="svg", metadata={"Date": None})
-        return written.getvalue()
-
-    return draw
-
-
-def _draw_series(axes: Any, series: Series, changes: Sequence[tuple[int, str]]) -> None:
-    """A thin line of what was measured, a strong one of the mean around it, a dashed one at every new estimator."""
-    alone = len(series.values) == 1  # a line of one point is not seen
-    raw = _thinned(series.iterations, series.values, MOST_POINTS)
-    axes.plot(*raw, color="#8fbfdc", linewidth=0.7, marker="o" if alone else None)
-    if not alone:
-        smoothed = _thinned(series.iterations, series.smoothed(), MOST_SMOOTHED_POINTS)
-        axes.plot(*smoothed, color="#0072b2", linewidth=1.6)
-    marked = changes[1:] if len(changes) <= MOST_CHANGES else []
-    for at, name in marked:
-        axes.axvline(at, color="#5b6570", linewidth=0.8, linestyle="--")
-        axes.annotate(
-            name,
-            (at, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(-2, 1),
-            textcoords="offset points",
-            rotation=35,
-            ha="left",
-            va="bottom",
-            fontsize=7,
-            color="#5b6570",
-        )
-    low, high = min(series.values), max(series.values)
-    if high - low <= 1e-6 * abs(high):  # a constant: rounding is not to be seen
-        margin = 0.1 * abs(high) or 1.0
-        axes.set_ylim(low - margin, high + margin)
-    if alone:
-        axes.set_xlim(series.iterations[0] - 1, series.iterations[0] + 1)
-    axes.set_xlabel("iteration", fontsize=8)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.tick_params(labelsize=8)
-    axes.yaxis.get_offset_text().set_fontsize(8)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_kernels import launch
+from triton_kernels import activation_codes, launch
 
 _INTERPRETED = tl.constexpr(launch.interpreted())
-ELU = tl.constexpr(0)
-LEAKY_RELU = tl.constexpr(1)
-NONE = tl.constexpr(2)
+ELU = tl.constexpr(activation_codes.ELU)
+LEAKY_RELU = tl.constexpr(activation_codes.LEAKY_RELU)
+NONE = tl.constexpr(activation_codes.NONE)
 
 # csrc/erfcx_coefficients.h, kErfcxKappa_float, kErfcxValue_float and kErfcxSlope_float; a test keeps them equal.
 KAPPA = tl.constexpr(4.0)

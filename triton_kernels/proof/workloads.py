@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from triton_kernels import activation_moments, mixture_log_prob, mlp_mixture_log_prob, mlp_moments
+from triton_kernels import activation_codes, activation_moments, mixture_log_prob, mlp_mixture_log_prob, mlp_moments
 from triton_kernels.kernels.moments_math import ELU
 from triton_kernels.proof.actor import ACTOR, NUM_SAMPLES, ROLLOUT_ROWS, STOCHASTIC
 
@@ -115,7 +115,7 @@ def elementwise(inputs: Inputs) -> Sequence[Tensor]:
     i = inputs
     mean = i.mean.new_empty(i.mean.shape[0], i.weights[0].shape[0])
     found: list[Tensor] = []
-    for kind in range(len(activation_moments.ACTIVATION_NAMES)):
+    for kind in range(len(activation_codes.NAMES)):
         found += activation_moments.forward(mean, mean, kind, 1.0)
         found += activation_moments.backward(mean, mean, mean, mean, kind, 1.0)
     means = i.action.new_empty(NUM_SAMPLES, *i.action.shape)

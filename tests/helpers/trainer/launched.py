@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import trainer
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import FEW_UPDATES, small
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer", "train")
@@ -38,6 +38,7 @@ class Launched:
         options = ["--task", "walker-parkour", "--method", "mm", "--num-envs", "4", "--iterations", "100000"]
         options += ["--save-interval", "2", "--run-dir", str(run_dir), "--no-tensorboard", "--diagnose-interval", "0"]
         options += ["--ppo.num-steps-per-env", "4", "--model.hidden-dims", "16", "16", "--keep-checkpoints", "3"]
+        options += FEW_UPDATES
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *launcher, *options],

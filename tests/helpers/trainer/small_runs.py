@@ -14,6 +14,11 @@ from trainer.runs.policy import load_candidate
 from trainer.training.runner import Runner
 from trainer.training.warm_start import read_weights, with_sizes_of
 
+SMALL_PPO = PpoConfig(num_steps_per_env=6, num_learning_epochs=2, num_mini_batches=2)
+"""Two epochs of two minibatches: the least that is several of each, for an update is most of a small run's time."""
+FEW_UPDATES = ("--ppo.num-learning-epochs", "2", "--ppo.num-mini-batches", "2")
+"""The same for a command line."""
+
 
 def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, model=None, **options):
     config = TrainConfig(
@@ -23,7 +28,7 @@ def small(run_dir, method="p3", iterations=6, ranks=ONE_RANK, model=None, **opti
         num_threads=1,
         tensorboard=False,
         model=ModelConfig(hidden_dims=(16, 16), **(model or {})),
-        **{"task": "walker-parkour", "num_envs": 6, "ppo": PpoConfig(num_steps_per_env=6), **options},
+        **{"task": "walker-parkour", "num_envs": 6, "ppo": SMALL_PPO, **options},
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     if config.init_from is not None:  # as p3 train does
@@ -60,7 +65,7 @@ def exported_policy(directory, task="g1-flat", method="p3", scale=1.0, steps=0):
         scale: Times its last layer's weights: an untrained network hardly moves.
         steps: Iterations of training.
     """
-    options = {"num_envs": 4, "task": task, "ppo": PpoConfig(num_steps_per_env=6)}
+    options = {"num_envs": 4, "task": task}
     runner = small(directory, method, 1, **options)
     for _ in range(steps):
         runner.step()

@@ -8,7 +8,7 @@ import resource
 
 import pytest
 import torch
-from helpers.trainer.small_runs import assert_same, small
+from helpers.trainer.small_runs import FEW_UPDATES, SMALL_PPO, assert_same, small
 
 from trainer import cli
 from trainer.algorithms import p3_ppo
@@ -21,10 +21,10 @@ from trainer.tasks.locomotion import LocomotionTask
 from trainer.training.recovery import Diverged
 
 WALKER = ("--task", "walker-parkour", "--num-envs", "6", "--num-threads", "1", "--no-tensorboard")
-SMALL = (*WALKER, "--ppo.num-steps-per-env", "6", "--model.hidden-dims", "16", "16")
+SMALL = (*WALKER, *FEW_UPDATES, "--ppo.num-steps-per-env", "6", "--model.hidden-dims", "16", "16")
 
-STEPS = 2 * 8
-"""Optimiser steps of an update by the cpu preset: epochs times minibatches."""
+STEPS = SMALL_PPO.num_learning_epochs * SMALL_PPO.num_mini_batches
+"""Optimiser steps of an update."""
 
 
 def tensors(runner):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.trainer.small_runs import assert_same, small
+from helpers.trainer.small_runs import SMALL_PPO, assert_same, small
 from helpers.trainer.synthetic import (
     Flip,
     MirroredEnv,
@@ -381,7 +381,7 @@ class TestRuns:
     """Whole runs of the trainer, on the walker."""
 
     def test_four_iterations_equal_two_and_two(self, tmp_path):
-        ppo = PpoConfig(num_steps_per_env=6, mirror_share=0.4)
+        ppo = replace(SMALL_PPO, mirror_share=0.4)
         for name, targets in (("whole", [4]), ("parts", [2, 4])):
             for target in targets:
                 runner = small(tmp_path / name, "mm", target, ppo=ppo)
@@ -392,7 +392,7 @@ class TestRuns:
         assert_same(whole, parts)
 
     def test_it_trains_on_images(self, tmp_path):
-        runner = small(tmp_path, "mm", 1, ppo=PpoConfig(num_steps_per_env=6, mirror_share=1.0))
+        runner = small(tmp_path, "mm", 1, ppo=replace(SMALL_PPO, mirror_share=1.0))
         scalars = runner.step()
         assert math.isfinite(scalars["loss/asymmetry"])
         frames = runner.algorithm.actor.proprio_normalizer

@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 from helpers.trainer.permuted import permuted_checkpoint, permuted_contract
+from helpers.trainer.small_runs import FEW_UPDATES
 
 from trainer import cli
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -17,6 +18,7 @@ pytest.importorskip("mjlab")
 SMALL = [
     *("--task", "g1-flat", "--num-envs", "2", "--iterations", "2", "--ppo.num-steps-per-env", "6"),
     *("--model.hidden-dims", "16", "16", "--no-tensorboard", "--diagnose-interval", "0", "--num-threads", "1"),
+    *FEW_UPDATES,
 ]
 
 

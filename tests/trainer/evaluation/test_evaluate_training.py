@@ -6,7 +6,7 @@ import errno
 
 import pytest
 import torch
-from helpers.trainer.small_runs import assert_same, small
+from helpers.trainer.small_runs import FEW_UPDATES, assert_same, small
 
 from trainer import cli
 from trainer.evaluation.while_training import TrainingEvaluation
@@ -143,7 +143,7 @@ def test_a_new_run_does_not_inherit_a_best(tmp_path, capsys):
     run.mkdir()
     (run / "best.pt").write_bytes(b"of another run")
     small_run = ["--task", "walker-parkour", "--num-envs", "4", "--ppo.num-steps-per-env", "4", "--num-threads", "1"]
-    small_run += ["--model.hidden-dims", "8", "--no-tensorboard", "--iterations", "1", "--method", "mm"]
+    small_run += [*FEW_UPDATES, "--model.hidden-dims", "8", "--no-tensorboard", "--iterations", "1", "--method", "mm"]
     assert cli.main(["train", *small_run, "--run-dir", str(run)]) == 0
     assert not (run / "best.pt").exists()
     for option, value, message in (

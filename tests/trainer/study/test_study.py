@@ -43,7 +43,8 @@ ARMS = ("mm", "mm+mc15")
 SMALL = (
     *("--num-envs", "4", "--iterations", "3", "--trunk", "1", "--save-interval", "1", "--eval-checkpoints", "2"),
     *("--eval-interval", "2", "--eval-seconds", "0.2", "--eval-episodes", "3", "--eval-difficulties", "0", "0.4"),
-    "--options=--ppo.num-steps-per-env 4 --model.hidden-dims 16 --eval-seconds 0.1",
+    "--options=--ppo.num-steps-per-env 4 --ppo.num-learning-epochs 2 --ppo.num-mini-batches 2"
+    " --model.hidden-dims 16 --eval-seconds 0.1",
 )
 
 

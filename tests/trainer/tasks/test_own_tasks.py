@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.trainer.small_runs import FEW_UPDATES
 
 import trainer.engines.mjcf
 from trainer import cli
@@ -105,24 +106,23 @@ def test_two_packages_with_one_name_are_both_named(site, monkeypatch, tmp_path):
         find_task("biped-stroll")
 
 
+def training(task, run):
+    """The command line of the shortest training."""
+    size = ["--num-envs", "4", *FEW_UPDATES, "--ppo.num-steps-per-env", "4", "--model.hidden-dims", "8"]
+    run_options = ["--num-threads", "1", "--no-tensorboard", "--iterations", "1", "--run-dir", str(run)]
+    return ["train", "--task", task, "--method", "mm", *size, *run_options]
+
+
 def test_a_robot_of_one_s_own_is_trained_judged_and_refused_elsewhere(site, tmp_path, capsys):
     """In a process of its own, as a user has it."""
     run = tmp_path / "run"
-    train = ["train", "--task", "biped-stairs", "--num-envs", "4", "--ppo.num-steps-per-env", "4", "--num-threads", "1"]
-    train += [
-        "--model.hidden-dims",
-        "8",
-        "--no-tensorboard",
-        "--iterations",
-        "1",
-        "--method",
-        "mm",
-        "--run-dir",
-        str(run),
-    ]
     environment = {"PYTHONPATH": f"{ROOT}:{site}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "trainer", *train], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "trainer", *training("biped-stairs", run)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert load_candidate(run).contract.robot == "biped"
@@ -136,19 +136,7 @@ def test_a_robot_of_one_s_own_is_trained_judged_and_refused_elsewhere(site, tmp_
 
 def test_a_run_directory_without_its_package_says_so(site, tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
-    train = ["train", "--task", "biped-stroll", "--num-envs", "4", "--ppo.num-steps-per-env", "4", "--num-threads", "1"]
-    train += [
-        "--model.hidden-dims",
-        "8",
-        "--no-tensorboard",
-        "--iterations",
-        "1",
-        "--method",
-        "mm",
-        "--run-dir",
-        str(run),
-    ]
-    assert cli.main(train) == 0
+    assert cli.main(training("biped-stroll", run)) == 0
     (run / "tasks.py").write_text("raise SystemExit('code of a run directory ran')")
     monkeypatch.chdir(run)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])

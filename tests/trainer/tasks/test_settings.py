@@ -8,7 +8,7 @@ import re
 import sys
 
 import pytest
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import FEW_UPDATES, small
 
 from trainer import cli
 from trainer.algorithms.presets import filled, resolve, task_of
@@ -159,7 +159,7 @@ def test_settings_of_a_version_that_had_more_are_named():
 
 SMALL = [
     *("--task", "walker-parkour", "--num-envs", "6", "--ppo.num-steps-per-env", "6", "--num-threads", "1"),
-    *("--model.hidden-dims", "16", "16", "--no-tensorboard", "--method", "mm", "--iterations", "1"),
+    *(*FEW_UPDATES, "--model.hidden-dims", "16", "16", "--no-tensorboard", "--method", "mm", "--iterations", "1"),
 ]
 CHANGES = ["--set", "rewards.progress=2.5", "history=3", "terrains=gaps", "noise.scan=0", "command_x=0.5,0.6"]
 

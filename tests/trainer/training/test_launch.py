@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.trainer.launched import P3_TRAIN, PATIENCE, TORCHRUN, Launched, environment, go_on
-from helpers.trainer.small_runs import assert_same
+from helpers.trainer.small_runs import FEW_UPDATES, assert_same
 
 from trainer import cli, processes
 from trainer.algorithms.presets import resolve
@@ -22,7 +22,7 @@ from trainer.runs.metrics import read_metrics
 
 SMALL = [
     *("--task", "walker-parkour", "--method", "mm", "--num-envs", "6", "--ppo.num-steps-per-env", "6"),
-    *("--model.hidden-dims", "16", "16", "--no-tensorboard", "--diagnose-interval", "2"),
+    *(*FEW_UPDATES, "--model.hidden-dims", "16", "16", "--no-tensorboard", "--diagnose-interval", "2"),
 ]
 
 

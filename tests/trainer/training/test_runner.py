@@ -10,7 +10,7 @@ import signal
 import sys
 
 import pytest
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import FEW_UPDATES, small
 
 from trainer import cli
 from trainer.algorithms.presets import filled, resolve
@@ -26,7 +26,7 @@ from trainer.tasks import make_task
 
 SMALL = [
     *("--task", "walker-parkour", "--num-envs", "8", "--ppo.num-steps-per-env", "8", "--num-threads", "1"),
-    *("--model.hidden-dims", "16", "16", "--no-tensorboard"),
+    *(*FEW_UPDATES, "--model.hidden-dims", "16", "16", "--no-tensorboard"),
 ]
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from helpers.trainer.small_runs import learned, small
+from helpers.trainer.small_runs import FEW_UPDATES, learned, small
 
 from trainer import cli
 from trainer.runs.checkpoint import load_checkpoint
@@ -15,7 +15,7 @@ from trainer.training.warm_start import SCAN_STD, read_weights
 
 SMALL = [
     *("--task", "walker-parkour", "--num-envs", "6", "--ppo.num-steps-per-env", "6", "--num-threads", "1"),
-    *("--no-tensorboard", "--iterations", "1"),
+    *(*FEW_UPDATES, "--no-tensorboard", "--iterations", "1"),
 ]
 
 
