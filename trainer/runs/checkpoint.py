@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from trainer.runs.files import replace_file
+
 FORMAT = "p3-checkpoint"
 VERSION = 2
 """Counted up whenever an older trainer could not continue from what a newer one saved, or the other way round."""
@@ -73,20 +75,11 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 def write_torch_file(path: Path, content: dict[str, Any]) -> None:
     """As `save_checkpoint`, of any tensors and plain values."""
-    serialised = _serialise(content)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(serialised)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(path, _serialise(content))
         _sync_directory(path.parent)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path, task: str | None = None) -> dict[str, Any]:

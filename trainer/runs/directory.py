@@ -12,7 +12,10 @@ from pathlib import Path
 DIVERGED = "diverged.txt"
 """Written where a training gave up, with what it said; a resumed one takes it away."""
 _LOCK = ".lock"
-_LEFT_OVER = (".model_*.tmp", ".best.pt.*.tmp", "*.json.tmp", "*.jsonl.tmp", "*.html.tmp")
+_LEFT_OVER = (
+    *(".model_*.tmp", ".best.pt.*.tmp", ".*.json.*.tmp", ".*.jsonl.*.tmp", ".*.html.*.tmp"),
+    *("*.json.tmp", "*.jsonl.tmp", "*.html.tmp"),  # of version 0.1.0
+)
 """What `save_checkpoint` and `replace_file` write before they move it to its place."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 """What a filesystem without locks says, some of a cluster's among them: a run there is better than none."""

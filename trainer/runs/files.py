@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes | memoryview) -> None:
     """Writes a file so that a reader, or a crash, finds the old content or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -17,7 +17,8 @@ def replace_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 class WholeAppends:

@@ -377,7 +377,8 @@ def test_a_run_directory_is_one_processs_until_it_is_killed(tmp_path):
     ) as holder:
         try:
             assert holder.stdout.readline() == "held\n"
-            left = [run / name for name in (".model_7.pt.123.tmp", "metrics.jsonl.tmp", "report.html.tmp")]
+            ours = (".model_7.pt.123.tmp", ".report.html.123.tmp")
+            left = [run / name for name in (*ours, "metrics.jsonl.tmp", "report.html.tmp")]
             for path in left:
                 path.touch()
             message = f"--run-dir: {run} is in use by process {holder.pid}"

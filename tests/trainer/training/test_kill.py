@@ -21,7 +21,6 @@ import trainer
 from trainer.runs.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint
 from trainer.runs.metrics import read_metrics
 
-KILLS = 50
 FAR = 1000
 """Iterations ahead that a life is to train, and never comes to."""
 PATIENCE = 120.0
@@ -130,11 +129,12 @@ def await_moment(lives, run, generator, construction, iteration):
         lives.wait_for(lambda: half_written(run) - left, pause=0)
 
 
-def test_fifty_kills_lose_nothing(lives, tmp_path):
+@pytest.mark.parametrize("kills", [12, pytest.param(50, marks=pytest.mark.sweep)])
+def test_kills_lose_nothing(lives, tmp_path, kills):
     construction, iteration = pace(lives, tmp_path / "pace")
     generator, run, hits = random.Random(20261116), tmp_path / "run", Counter()
     run.mkdir()
-    for number in range(KILLS):
+    for number in range(kills):
         before, left = newest_loaded(run), half_written(run)
         await_moment(lives, run, generator, construction, iteration)
         lives.kill()
@@ -147,9 +147,10 @@ def test_fifty_kills_lose_nothing(lives, tmp_path):
         hits["between log and checkpoint"] += rows > after
         hits["before it did anything"] += after == before
         hits["after several iterations"] += after > before + 1
-    print(f"\n{dict(hits)}; {newest_loaded(run)} iterations in {KILLS} lives")
-    assert hits["killed"] == KILLS
-    assert all(hits[where] >= 3 for where in hits), hits
+    print(f"\n{dict(hits)}; {newest_loaded(run)} iterations in {kills} lives")
+    assert hits["killed"] == kills
+    if kills >= 50:  # by chance each of these moments comes several times; of few kills one may be missing
+        assert all(hits[where] >= 3 for where in hits), hits
 
     target = max(newest_loaded(run), nursery.SWITCH_AT) + 3
     lives.train(run, target)
