@@ -42,11 +42,10 @@ def train(temporary, *command):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run without interruption, one that was continued, one continued by one process, and one by torchrun."""
+    """A run that was continued by as many processes, and one of torchrun, without interruption, continued by one."""
     directory = tmp_path_factory.mktemp("processes")
     temporary = tmp_path_factory.mktemp("temporary")
     outputs = {
-        "whole": train(temporary, *P3_TRAIN, *SMALL, "--iterations", 4, "--run-dir", directory / "whole"),
         "begun": train(temporary, *P3_TRAIN, *SMALL, "--iterations", 2, "--run-dir", directory / "parts"),
         "parts": train(temporary, "trainer", "train", "--run-dir", directory / "parts", "--resume", "--iterations", 4),
         "torchrun": train(temporary, *TORCHRUN, *SMALL, "--iterations", 4, "--run-dir", directory / "torchrun"),
@@ -57,19 +56,14 @@ def runs(tmp_path_factory):
     return directory, outputs
 
 
-def test_the_processes_are_the_ranks_of_torchrun(runs):
-    directory, _ = runs
-    whole, torchrun = (load_checkpoint(directory / name / "model_4.pt") for name in ("whole", "torchrun"))
-    assert len(whole["other_ranks"]) == 1
-    assert_same(whole, torchrun)
-
-
-def test_a_resumed_run_goes_on_with_as_many_processes_bit_for_bit(runs):
+def test_the_processes_are_the_ranks_of_torchrun_and_a_resumed_run_goes_on_bit_for_bit(runs):
     directory, outputs = runs
     assert "continuing from" in outputs["parts"].stdout
     assert "6 environments over 2 processes, to iteration 4" in outputs["parts"].stdout
-    assert_same(*(load_checkpoint(directory / name / "model_4.pt") for name in ("whole", "parts")))
-    rows = [read_metrics(directory / name) for name in ("whole", "parts")]
+    whole, parts = (load_checkpoint(directory / name / "model_4.pt") for name in ("torchrun", "parts"))
+    assert len(whole["other_ranks"]) == 1
+    assert_same(whole, parts)
+    rows = [read_metrics(directory / name)[:4] for name in ("torchrun", "parts")]
     for ours, theirs in zip(*rows, strict=True):
         losses = {name: value for name, value in theirs.items() if name.startswith(("loss/", "reward/", "steps/"))}
         assert losses.items() <= ours.items()
@@ -78,10 +72,10 @@ def test_a_resumed_run_goes_on_with_as_many_processes_bit_for_bit(runs):
 
 def test_one_process_says_all_that_is_said(runs):
     directory, outputs = runs
-    lines = outputs["whole"].stdout.splitlines()
-    assert lines[0] == f"walker-parkour, mm, 6 environments over 2 processes, to iteration 4 -> {directory / 'whole'}"
-    assert lines[-1] == f"report: {directory / 'whole' / 'report.html'}"
-    assert outputs["whole"].stderr.count("iteration 4/4") == 1
+    lines = outputs["begun"].stdout.splitlines()
+    assert lines[0] == f"walker-parkour, mm, 6 environments over 2 processes, to iteration 2 -> {directory / 'parts'}"
+    assert lines[-1] == f"report: {directory / 'parts' / 'report.html'}"
+    assert outputs["begun"].stderr.count("iteration 2/2") == 1
 
 
 def test_another_number_of_processes_begins_new_episodes(runs):
