@@ -78,6 +78,7 @@ def _record(case: Case, arch: str, code: Code | None) -> Record:
         "l2_bytes": case.cost.l2_bytes,
         "flops": case.cost.flops,
         "products": case.cost.products,
+        "half": case.half,
         "activations": case.cost.activations,
         "instructions": instructions,
         "special": special,

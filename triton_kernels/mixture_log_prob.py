@@ -13,7 +13,7 @@ from torch import Tensor
 
 from triton_kernels.kernels.mixture_log_prob import _mixture_log_prob_bwd_kernel, _mixture_log_prob_fwd_kernel
 from triton_kernels.launch import Config, fitting, row_bucket, start, tuned
-from triton_kernels.sampled_layers import near
+from triton_kernels.sampled_layers import near, small_tiles
 
 Layer = tuple[Tensor, Tensor]
 """weight [A, I] and bias [A]."""
@@ -25,7 +25,7 @@ def block_config(kernel: str, rows: int, actions: int, inputs: int, precision: s
     if inputs == 0:
         default = {"BLOCK_B": max(1, 512 // block_a), "BLOCK_A": block_a, "BLOCK_I": 16}
     else:
-        default = {"BLOCK_B": 64, "BLOCK_A": max(16, block_a), "BLOCK_I": 32}
+        default = {"BLOCK_B": 32 if small_tiles(precision) else 64, "BLOCK_A": max(16, block_a), "BLOCK_I": 32}
     key = (actions, inputs, precision if inputs > 0 else "ieee", row_bucket(rows))
     warps, stages = (8, 2) if inputs > 0 else (4, 1)
     return tuned(kernel, key, {**default, "num_warps": warps, "num_stages": stages})
@@ -102,11 +102,13 @@ def backward_tile(
     num_samples: int,
     *,
     first: bool,
+    largest: Tensor | None = None,
     precision: str = "ieee",
 ) -> None:
     """Gradients of a tile of samples: writes `d_means` [n, R, A], adds to `d_action` and `d_std` unless `first`.
 
     `d_std` is [R, A] as std is, or the sums of blocks of rows, [P, A] with P of `std_parts`, where std is [A].
+    With `largest` [], `d_means` is written times the power of two that brings that number to between 1 and 2.
     """
     samples, rows, inputs = x.shape
     actions = action.shape[1]
@@ -125,6 +127,7 @@ def backward_tile(
         d_means,
         d_action,
         d_std,
+        d_std if largest is None else largest,
         samples,
         rows,
         inputs,
@@ -135,6 +138,7 @@ def backward_tile(
         math.log(num_samples),
         layer is not None,
         std.dim() == 2,
+        largest is not None,
         first,
         precision,
         **config,

@@ -1,11 +1,16 @@
 """The Monte Carlo likelihood of a latent-conditioned MLP policy: log (1/N) Σ_i N(action | actor([context, z_i]), std²).
 
 Tiles of samples × rows go through the network, a launch a layer, so memory does not grow with the number of samples:
-the context's half of the first layer once a row, then for every tile the first layer, which draws its own noise, the
-hidden layers, and the last one with the likelihood in it, which carries a running maximum and sum from tile to tile.
+one launch packs parameters and context for the products (see `pack`), one makes the context's half of the first layer,
+once a row; then for every tile one draws its latent inputs, one a layer follows, and the last layer has the likelihood
+in it, which carries a running maximum and sum from tile to tile.
 
-The backward pass runs a tile's hidden layers again on the same noise. The gradient of a layer's output takes the place
-of that output as soon as the layer above has read it, so that it needs no more scratch than the forward pass.
+In "tf32" and "bf16" everything between two products is kept in 16 bits, as float16, which has the 11 bits of TF32, and
+as bfloat16. float16's range is small for gradients: they are scaled by a power of two that the largest element of the
+incoming gradient gives, and scaled back where they are summed up.
+
+The backward pass draws the same noise and runs a tile's hidden layers again. The gradient of a layer's output takes the
+place of that output as soon as the layer above has read it, so it needs no more scratch than the forward pass.
 """
 
 from __future__ import annotations
@@ -19,8 +24,9 @@ from torch import Tensor
 from triton_kernels import mixture_log_prob as likelihood
 from triton_kernels.kernels.moments_math import NONE
 from triton_kernels.launch import fitting
+from triton_kernels.pack import Matrix, pack, padded
 from triton_kernels.sampled_gradients import WeightGradient, latent_backward, linear_backward
-from triton_kernels.sampled_layers import LatentTile, latent_forward, linear_forward
+from triton_kernels.sampled_layers import LatentTile, draw, linear_forward
 
 SCRATCH_BYTES = 256 * 2**20
 """Hidden activations of a tile, at most."""
@@ -74,15 +80,16 @@ class Problem:
         """[O, C] of the first layer."""
         return self.weights[0][:, : self.context.shape[1]]
 
-    def last_layer(self) -> likelihood.Layer | None:
-        """What the likelihood's kernels compute themselves; of a single layer, the first has made the means."""
-        return (self.weights[-1], self.biases[-1]) if len(self.weights) > 1 else None
+    @property
+    def storage(self) -> torch.dtype:
+        """What a tile's operands of products are kept as."""
+        return {"tf32": torch.float16, "bf16": torch.bfloat16}.get(self.precision, torch.float32)
 
     def tile_size(self) -> tuple[int, int]:
         """Samples and rows of a tile: whole batches, as many samples as the scratch holds, evenly."""
         hidden = sum(weight.shape[0] for weight in self.weights[:-1])
         width = max(hidden, self.latent_mean.shape[1], self.action.shape[1])
-        entries = max(1, SCRATCH_BYTES // (4 * width))
+        entries = max(1, SCRATCH_BYTES // (self.storage.itemsize * width))
         rows = max(1, min(self.action.shape[0], entries))
         tiles = -(-self.num_samples // max(1, entries // rows))
         return -(-self.num_samples // tiles), rows
@@ -95,9 +102,9 @@ class Problem:
                 end = min(begin + rows, self.action.shape[0])
                 yield Tile(self, first, min(first + samples, self.num_samples), begin, end)
 
-    def new(self, *shape: int) -> Tensor:
-        """Scratch or an output, in float32."""
-        return torch.empty(shape, dtype=torch.float32, device=self.action.device)
+    def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Scratch or an output."""
+        return torch.empty(shape, dtype=dtype, device=self.action.device)
 
 
 class Tile:
@@ -129,24 +136,55 @@ class Tile:
 
 
 class Network:
-    """The actor's layers but the last, which is the likelihood's, and the scratch that holds a tile's outputs."""
+    """The actor's layers but the last, which is the likelihood's: packed operands, and scratch for a tile's outputs.
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        samples, rows = problem.tile_size()
-        stored = problem.weights[:-1] or problem.weights  # a single layer's outputs are the means
-        self._outputs = [problem.new(samples * rows * weight.shape[0]) for weight in stored]
+    Args:
+        problem: The inputs.
+        turned: Whether the weights' transposes are wanted, too: for gradients.
+    """
+
+    def __init__(self, problem: Problem, *, turned: bool = False) -> None:
+        self._problem = p = problem
+        samples, rows = p.tile_size()
+        # A single layer's outputs are the means.
+        hidden = [p.new(samples * rows * weight.shape[0], dtype=p.storage) for weight in p.weights[:-1]]
+        self._outputs = hidden or [p.new(samples * rows * p.weights[0].shape[0])]
+        self._latent_width = padded(p.latent_mean.shape[1])
+        self._latent = p.new(samples * rows * self._latent_width, dtype=p.storage)
+        weights = [p.context_weight, p.latent_weight, *p.weights[1:]]
+        # The context has a product a row, not one a sample, and may be of any size: its operands stay float32.
+        dtypes = [torch.float32] + [p.storage] * (len(weights) - 1)
+        matrices = [p.context, *weights, *(weight.t() for weight in weights if turned)]
+        packed = [
+            p.new(matrix.shape[0], padded(matrix.shape[1]), dtype=dtype)
+            for matrix, dtype in zip(matrices, [torch.float32, *dtypes, *dtypes], strict=False)
+        ]
+        pack([Matrix(matrix, to) for matrix, to in zip(matrices, packed, strict=True)], p.precision)
+        self.context = packed[0][:, : p.context.shape[1]]
+        """[B, C], rounded."""
+        self._context_weight, self._latent_weight, *self._weights = packed[1 : 1 + len(weights)]
+        self.turned = packed[1 + len(weights) :]
+        """Transposes, rounded: of the first layer's weight for the context and for the latent, then of the others."""
         # Row by row what the context adds to the first layer, bias included.
-        self._context_part = problem.new(problem.action.shape[0], problem.weights[0].shape[0])
+        self._context_part = p.new(p.action.shape[0], p.weights[0].shape[0])
         linear_forward(
-            problem.context,
-            problem.context_weight,
-            problem.biases[0],
-            self._context_part,
-            NONE.value,
-            0.0,
-            problem.precision,
+            self.context, self._context_weight, p.biases[0], self._context_part, NONE.value, 0.0, p.precision
         )
+
+    def rounded(self, matrix: Tensor) -> Tensor:
+        """A copy of a contiguous matrix as products take it."""
+        to = self._problem.new(*matrix.shape)
+        pack([Matrix(matrix, to)], self._problem.precision)
+        return to
+
+    def last_layer(self) -> likelihood.Layer | None:
+        """What the likelihood's kernels compute themselves; of a single layer, the first has made the means."""
+        return (self._weights[-1], self._problem.biases[-1]) if self._weights else None
+
+    def latent(self, tile: Tile) -> Tensor:
+        """[n R, Z]: where `run` draws a tile's latent inputs."""
+        columns = self._problem.latent_mean.shape[1]
+        return self._latent[: tile.latent.entries * self._latent_width].view(-1, self._latent_width)[:, :columns]
 
     def run(self, tile: Tile) -> list[Tensor]:
         """Outputs [n R, O] of the layers; of one layer alone, its means."""
@@ -157,10 +195,13 @@ class Network:
             for buffer, weight in zip(self._outputs, p.weights, strict=False)
         ]
         activation = p.activation if len(p.weights) > 1 else NONE.value
+        z = self.latent(tile) if self._latent_width > 0 else p.new(entries, 0, dtype=p.storage)
+        if self._latent_width > 0:
+            draw(tile.latent, z, p.precision)
         part = self._context_part[tile.rows]
-        latent_forward(tile.latent, p.latent_weight, part, outputs[0], activation, p.parameter, p.precision)
+        linear_forward(z, self._latent_weight, part, outputs[0], activation, p.parameter, p.precision)
         for layer in range(1, len(outputs)):
-            weight, bias = p.weights[layer], p.biases[layer]
+            weight, bias = self._weights[layer - 1], p.biases[layer]
             linear_forward(outputs[layer - 1], weight, bias, outputs[layer], p.activation, p.parameter, p.precision)
         return outputs
 
@@ -178,7 +219,7 @@ def forward(problem: Problem) -> Tensor:
     for tile in p.tiles():
         likelihood.forward_tile(
             network.run(tile)[-1].view(*tile.shape, -1),
-            p.last_layer(),
+            network.last_layer(),
             p.action[tile.rows],
             tile.std,
             state[:, tile.rows],
@@ -227,26 +268,29 @@ def backward(problem: Problem, log_prob: Tensor, d_log_prob: Tensor, need_noise:
     # The last rows may be fewer: blocks of them that are not there stay 0.
     d.std = p.new(*p.std.shape) if p.std.dim() == 2 else p.new(row_tiles, parts, p.action.shape[1]).zero_()
     d_context_part = p.new(p.action.shape[0], p.weights[0].shape[0])
-    d_means = p.new(samples * rows * p.action.shape[1])
-    sums = [WeightGradient(p.latent_weight, samples * rows, p.precision, latent=True)]
-    sums += [WeightGradient(weight, samples * rows, p.precision) for weight in p.weights[1:]]
-    network = Network(p)
+    d_means = p.new(samples * rows * p.action.shape[1], dtype=p.storage)
+    scaled = p.storage == torch.float16
+    largest = torch.linalg.vector_norm(d_log_prob, torch.inf, dtype=torch.float32) if scaled else None
+    sums = [WeightGradient(p.latent_weight, d_means, samples * rows, p.precision, has_bias=False)]
+    sums += [WeightGradient(weight, d_means, samples * rows, p.precision) for weight in p.weights[1:]]
+    network = Network(p, turned=True)
     for tile in p.tiles():
-        _backward_tile(p, tile, network.run(tile), log_prob, d_log_prob, d_means, d_context_part, sums, d)
+        _backward_tile(p, network, tile, log_prob, d_log_prob, d_means, d_context_part, sums, d, largest)
     if layers == 1:
         torch.neg(d.action, out=d_context_part)  # Σ_i d_means_i
 
     columns = p.context.shape[1]
     if p.latent_mean.shape[1] > 0:
-        sums[0].finish(d.weights[0][:, columns:])
-    context_sum = WeightGradient(p.context_weight, p.action.shape[0], p.precision)
-    context_sum.add(d_context_part, p.context)
+        sums[0].finish(d.weights[0][:, columns:], largest=largest)
+    d_context_part = network.rounded(d_context_part)
+    context_sum = WeightGradient(p.context_weight, d_context_part, p.action.shape[0], p.precision)
+    context_sum.add(d_context_part, network.context)
     context_sum.finish(d.weights[0][:, :columns], d.biases[0])
     for layer in range(1, layers):
-        sums[layer].finish(d.weights[layer], d.biases[layer])
+        sums[layer].finish(d.weights[layer], d.biases[layer], largest)
     if columns > 0:
         linear_backward(
-            d_context_part, p.context_weight, None, d.context, None, 1, NONE.value, 0.0, p.precision, first=True
+            d_context_part, network.turned[0], None, d.context, None, 1, NONE.value, 0.0, p.precision, first=True
         )
     if p.std.dim() == 1:
         d.std = d.std.flatten(0, 1).sum(0)
@@ -255,21 +299,23 @@ def backward(problem: Problem, log_prob: Tensor, d_log_prob: Tensor, need_noise:
 
 def _backward_tile(
     p: Problem,
+    network: Network,
     tile: Tile,
-    outputs: list[Tensor],
     log_prob: Tensor,
     d_log_prob: Tensor,
     d_means_buffer: Tensor,
     d_context_part: Tensor,
     sums: list[WeightGradient],
     d: Gradients,
+    largest: Tensor | None,
 ) -> None:
-    """Adds what one tile gives; `outputs` are replaced by their gradients on the way down."""
+    """Adds what one tile gives; the layers' outputs are replaced by their gradients on the way down."""
+    outputs = network.run(tile)
     actions = p.action.shape[1]
     d_means = d_means_buffer[: tile.latent.entries * actions].view(*tile.shape, actions)
     likelihood.backward_tile(
         outputs[-1].view(*tile.shape, -1),
-        p.last_layer(),
+        network.last_layer(),
         p.action[tile.rows],
         tile.std,
         log_prob[tile.rows],
@@ -279,6 +325,7 @@ def _backward_tile(
         d.std[tile.rows] if p.std.dim() == 2 else d.std[tile.rows.start // p.tile_size()[1]],
         p.num_samples,
         first=tile.is_first,
+        largest=largest,
         precision=p.precision,
     )
     gradient = d_means.flatten(0, 1)
@@ -287,7 +334,7 @@ def _backward_tile(
         sums[layer].add(gradient, below)
         linear_backward(
             gradient,
-            p.weights[layer],
+            network.turned[layer + 1],
             below,
             below,
             d_context_part[tile.rows] if layer == 1 else None,
@@ -296,20 +343,22 @@ def _backward_tile(
             p.parameter,
             p.precision,
             first=tile.is_first,
+            largest=largest,
         )
         gradient = below
     if p.latent_mean.shape[1] == 0:
         return
-    sums[0].add_latent(gradient, tile.latent)
+    sums[0].add(gradient, network.latent(tile))
     latent_backward(
         gradient,
-        p.latent_weight,
+        network.turned[1],
         tile.latent,
         d.latent_mean[tile.rows],
         d.latent_std[tile.rows],
         None if d.noise is None else d.noise[tile.samples, tile.rows],
         p.precision,
         first=tile.is_first,
+        largest=largest,
     )
 
 

@@ -13,8 +13,8 @@ import triton
 from torch import Tensor
 
 from triton_kernels.kernels.latent_noise import ANTITHETIC, GIVEN, IID
-from triton_kernels.kernels.sampled_layers import _latent_linear_fwd_kernel, _sampled_linear_fwd_kernel
-from triton_kernels.launch import Config, block_of, row_bucket, start, tuned
+from triton_kernels.kernels.sampled_layers import _latent_draw_kernel, _sampled_linear_fwd_kernel
+from triton_kernels.launch import Config, arch, block_of, row_bucket, start, tuned
 
 MOST_ROWS = 1024
 """Most rows of a block in any configuration."""
@@ -80,25 +80,49 @@ def near(x: Tensor) -> Tensor:
     return x if MOST_ROWS * row + x.shape[-1] * column < 2**31 else x.contiguous()
 
 
-def linear_fwd_config(entries: int, inputs: int, outputs: int, precision: str) -> Config:
+def kind_of(x: Tensor, precision: str) -> str:
+    """How a product with x is named in a tuning key: its precision, and whether operands are kept in 16 bits."""
+    return f"{precision} of 16 bits" if x.element_size() == 2 else precision
+
+
+def large_tiles(kind: str) -> bool:
+    """Whether registers and shared memory take the largest tiles: Hopper's, with operands of 16 bits."""
+    return kind.endswith("16 bits") and arch() == "sm_90"
+
+
+def small_tiles(kind: str) -> bool:
+    """Whether operands take registers that accumulators want: tf32x3 where a product reads them from registers."""
+    return kind == "tf32x3" and arch() != "sm_90"
+
+
+def linear_fwd_config(entries: int, inputs: int, outputs: int, kind: str) -> Config:
     """The configuration of `_sampled_linear_fwd_kernel`."""
-    fma = precision == "ieee"
+    fma, large = kind == "ieee", large_tiles(kind)
     default = {
         "BLOCK_M": block_of(entries, 128),
-        "BLOCK_O": block_of(outputs, 64 if fma else 128),
-        "BLOCK_I": 16 if fma else 32,
+        "BLOCK_O": block_of(outputs, 64 if fma else 256 if large else 128),
+        "BLOCK_I": 16 if fma or small_tiles(kind) else 64 if large else 32,
     }
-    key = (inputs, outputs, precision, row_bucket(entries))
-    return tuned("sampled_linear_fwd_kernel", key, {**default, "num_warps": 8, "num_stages": 3})
+    key = (inputs, outputs, kind, row_bucket(entries))
+    return tuned("sampled_linear_fwd_kernel", key, {**default, "num_warps": 8, "num_stages": 2 if fma else 3})
 
 
 def linear_forward(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, activation: int, parameter: float, precision: str
 ) -> None:
-    """out [M, O] = f(x Wᵀ + b): x [M, I] and weight [O, I] of any strides, out contiguous."""
-    x = near(x)
+    """out [M, O] = f(x Wᵀ + b), rounded for the next product where there is an activation.
+
+    Args:
+        x: [M, I], rounded, rows contiguous.
+        weight: [O, at least I], rounded, rows contiguous, of the dtype of x.
+        bias: [O], or [R, O] for sample after sample of R rows; contiguous.
+        out: [M, O], contiguous.
+        activation: Code of the activation, or `NONE`.
+        parameter: Its parameter.
+        precision: Precision of the product.
+    """
     (entries, inputs), outputs = x.shape, weight.shape[0]
-    config = linear_fwd_config(entries, inputs, outputs, precision)
+    config = linear_fwd_config(entries, inputs, outputs, kind_of(x, precision))
     grid = triton.cdiv(entries, config["BLOCK_M"]) * triton.cdiv(outputs, config["BLOCK_O"])
     start(
         _sampled_linear_fwd_kernel,
@@ -108,57 +132,45 @@ def linear_forward(
         bias,
         out,
         entries,
+        bias.shape[0],
         inputs,
         outputs,
-        *x.stride(),
-        *weight.stride(),
+        x.stride(0),
+        weight.stride(0),
         parameter,
         activation,
+        bias.dim() == 2,
         precision,
         **config,
     )
 
 
-def latent_fwd_config(entries: int, columns: int, outputs: int, precision: str) -> Config:
-    """The configuration of `_latent_linear_fwd_kernel`."""
-    default = {"BLOCK_M": block_of(entries, 64), "BLOCK_O": block_of(outputs, 128), "BLOCK_Z": 16}
-    key = (columns, outputs, precision, row_bucket(entries))
-    return tuned("latent_linear_fwd_kernel", key, {**default, "num_warps": 8, "num_stages": 2})
+def draw_config(rows: int, columns: int) -> Config:
+    """The configuration of `_latent_draw_kernel`."""
+    default = {"BLOCK_M": block_of(rows, 32), "BLOCK_Z": block_of(columns, 64), "num_warps": 4, "num_stages": 1}
+    return tuned("latent_draw_kernel", (columns, row_bucket(rows)), default)
 
 
-def latent_forward(
-    tile: LatentTile,
-    weight: Tensor,
-    context_part: Tensor,
-    out: Tensor,
-    activation: int,
-    parameter: float,
-    precision: str,
-) -> None:
-    """out [n R, O] = f(z W_zᵀ + context_part): weight [O, Z] of any strides, context_part [R, O], out contiguous."""
-    (rows, columns), outputs = tile.mean.shape, weight.shape[0]
-    config = latent_fwd_config(tile.entries, columns, outputs, precision)
-    grid = triton.cdiv(tile.entries, config["BLOCK_M"]) * triton.cdiv(outputs, config["BLOCK_O"])
+def draw(tile: LatentTile, z: Tensor, precision: str) -> None:
+    """Fills z [n R, Z], rows contiguous, with the tile's latent inputs, rounded for products."""
+    rows, columns = tile.mean.shape
+    config = draw_config(rows, columns)
+    grid = triton.cdiv(rows, config["BLOCK_M"]) * triton.cdiv(columns, config["BLOCK_Z"])
     start(
-        _latent_linear_fwd_kernel,
+        _latent_draw_kernel,
         grid,
         tile.mean,
         tile.std,
         tile.noise_pointer,
         tile.seed,
         tile.rows_pointer,
-        weight,
-        context_part,
-        out,
-        tile.entries,
+        z,
+        tile.samples,
         rows,
         columns,
-        outputs,
+        z.stride(0),
         *tile.noise_strides,
-        *weight.stride(),
         *tile.place,
-        parameter,
-        activation,
         tile.source,
         tile.rows is not None,
         precision,

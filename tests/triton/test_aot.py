@@ -239,6 +239,20 @@ def test_instructions_of_nested_loops():
         code.instructions((5,))
 
 
+def test_a_loop_at_the_end_of_the_code():
+    """It leaves in the middle and ends with the branch back, right before the filler."""
+    end = """
+.L_x_1:
+        /*0000*/                   LDG.E R2, [R4] ;
+        /*0010*/              @!P0 EXIT ;
+        /*0020*/                   BRA `(.L_x_1) ;
+.L_x_2:
+        /*0030*/                   BRA `(.L_x_2) ;
+        /*0040*/                   NOP ;
+"""
+    assert sass.parse(end).instructions((7,)) == 7 * 3
+
+
 def test_two_loops_that_the_compiler_made_one():
     assert sass.fitted((3, 12), 2) == (3, 12)
     assert sass.fitted((3, 12), 1) == (12,)

@@ -116,7 +116,7 @@ def test_the_seed_is_read_by_the_kernel():
         problem = meta_problem(rows=8, num_samples=3)
         kernel.backward(problem, kernel.forward(problem), torch.empty(8), False)
     seeded = [launch.arguments["seed_ptr"] for launch in found if "seed_ptr" in launch.arguments]
-    assert len(seeded) == 4  # first layer, again in the backward pass, the two gradients
+    assert len(seeded) == 3  # drawn in both passes, and for the gradient of the latent's std
     assert all(seed is problem.seed for seed in seeded)
 
 
@@ -150,29 +150,28 @@ def meta_problem(rows: int, num_samples: int, widths=(209, 512, 256, 128, 29), l
     )
 
 
-def test_context_far_apart_in_memory_is_copied():
-    """Offsets within a block are 32-bit: a context whose rows lie further apart takes a copy, a slice none."""
+def test_context_of_any_strides_is_packed():
+    """Offsets within a block of a product are 32-bit; packing, which has 64 bits, brings rows together."""
     with recording() as found, torch.device("meta"):
-        for stride in (2**22, 300):
-            context = torch.empty_strided((8, 99), (stride, 1))
-            problem = dataclasses.replace(meta_problem(rows=8, num_samples=3), context=context)
-            kernel.backward(problem, torch.empty(8), torch.empty(8), False)
+        context = torch.empty_strided((8, 99), (2**22, 1))
+        problem = dataclasses.replace(meta_problem(rows=8, num_samples=3), context=context)
+        kernel.backward(problem, torch.empty(8), torch.empty(8), False)
     kernels = ("sampled_linear_fwd_kernel", "sampled_linear_bwd_weight_kernel")
-    rows = [call.arguments["stride_row"] for call in found if call.name in kernels and call.arguments["inputs"] == 99]
-    assert rows == [99, 99, 300, 300]
+    rows = [call.arguments["stride_x"] for call in found if call.name in kernels and call.arguments["inputs"] == 99]
+    assert rows == [112, 112]
 
 
 def test_launches(launches, monkeypatch):  # noqa: F811
-    """Four layers: the context once and 4 a tile; backward 12 a tile, and 8 for the context and the sums."""
+    """Four layers: packing, the context, 5 a tile; backward 13 a tile, and 10 for packing, the context and the sums."""
     inputs = {name: tensor.requires_grad_() for name, tensor in without_noise((6, 9, 3, 2, 7, 6, 5, 4)).items()}
     for tiles, scratch in ((1, 2**28), (3, 4 * 18 * 9 * 2)):
         monkeypatch.setattr(kernel, "SCRATCH_BYTES", scratch)
         launches.clear()
         (log_prob,) = on("triton", 6, seed=1)(inputs)
-        assert len(launches) == 1 + 4 * tiles
+        assert len(launches) == 2 + 5 * tiles
         launches.clear()
         log_prob.sum().backward()
-        assert len(launches) == 8 + 12 * tiles
+        assert len(launches) == 10 + 13 * tiles
 
 
 @pytest.mark.parametrize("rows", [24576, 4096, 200_000, 5])
@@ -204,6 +203,7 @@ def peak(num_samples: int, gradients: bool, backend: str = "triton") -> int:
 def test_memory_is_flat_in_the_number_of_samples(monkeypatch):
     monkeypatch.setattr(kernel, "SCRATCH_BYTES", 4 * 32 * 32 * 2)
     for gradients in (False, True):
+        peak(2, gradients)  # of the first call the allocator's record has what is kept, and lacks what was there
         assert peak(10, gradients) <= 1.05 * peak(2, gradients)
     # The measure sees growth where there is some: the expanded computation.
     assert peak(10, True, "reference") > 3 * peak(2, True, "reference")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_kernels.kernels.dot import rounded
+from triton_kernels.kernels.dot import halves, rounded
 from triton_kernels.kernels.moment_tiles import (
     activate_tile,
     add_both_products,
     add_products,
-    halves,
     of_pair,
     store_tile,
     tile,

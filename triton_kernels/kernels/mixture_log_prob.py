@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_kernels.kernels.dot import dot
+from triton_kernels.kernels.dot import dot, operand, scale_of
 
 LOG_SQRT_2PI = tl.constexpr(0.9189385332046727)
 
@@ -49,12 +49,12 @@ def _means_of_sample(
                 x_ptr + row[:, None] * stride_row + i[None, :] * stride_column,
                 row_inside[:, None] & (i < inputs)[None, :],
                 0.0,
-            ).to(tl.float32)
+            )
             weight = tl.load(
                 weight_ptr + column[None, :] * stride_out + i[:, None] * stride_in,
                 (column < actions)[None, :] & (i < inputs)[:, None],
                 0.0,
-            ).to(tl.float32)
+            )
             means = dot(x, weight, means, PRECISION)
     else:
         means = tl.load(x_ptr + row[:, None] * stride_row + column[None, :] * stride_column, inside, 0.0)
@@ -189,6 +189,7 @@ def _mixture_log_prob_bwd_kernel(
     d_means_ptr: tl.tensor,
     d_action_ptr: tl.tensor,
     d_std_ptr: tl.tensor,
+    largest_ptr: tl.tensor,
     samples: tl.tensor,
     rows: tl.tensor,
     inputs: tl.tensor,
@@ -202,12 +203,14 @@ def _mixture_log_prob_bwd_kernel(
     log_samples: tl.tensor,
     HAS_LAYER: tl.constexpr,
     ROW_STD: tl.constexpr,
+    SCALED: tl.constexpr,
     FIRST: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_A: tl.constexpr,
     BLOCK_I: tl.constexpr,
 ) -> None:
+    """Writes d_means [n, R, A], an operand of products but in "ieee"; SCALED: times `scale_of` largest_ptr."""
     # A 64-bit base and 32-bit offsets from it: 64-bit offsets would take two registers an element.
     first = tl.program_id(0).to(tl.int64) * BLOCK_B
     row = tl.arange(0, BLOCK_B)
@@ -236,6 +239,7 @@ def _mixture_log_prob_bwd_kernel(
     d_action = tl.zeros([BLOCK_B, BLOCK_A], tl.float32)
     d_std = tl.zeros([BLOCK_B, BLOCK_A], tl.float32)
     total = tl.zeros([BLOCK_B], tl.float32)
+    scale = scale_of(largest_ptr)[0] if SCALED else 1.0
     for _ in range(samples):
         means = _means_of_sample(
             x_ptr,
@@ -262,7 +266,7 @@ def _mixture_log_prob_bwd_kernel(
         weight = tl.where(dead, 0.0, d_log_prob * tl.exp(exponent + shift))
         z = tl.where((weight == 0.0)[:, None], 0.0, z)  # infinite, perhaps
         gradient = weight[:, None] * z * inverse
-        tl.store(d_means_ptr + at, gradient, inside)
+        tl.store(d_means_ptr + at, operand(gradient * scale, d_means_ptr, PRECISION), inside)
         d_action -= gradient
         d_std += gradient * z
         total += weight

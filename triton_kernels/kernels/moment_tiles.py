@@ -10,10 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_kernels.kernels.dot import dot, rounded, square_operand, weight_operand
+from triton_kernels.kernels.dot import dot, half, rounded, square_operand, weight_operand
 from triton_kernels.kernels.moments_math import activation_gradients, activation_moments
-
-_LARGEST_HALF = tl.constexpr(65504.0)
 
 
 @triton.jit
@@ -97,26 +95,14 @@ def store_tile(
 
 
 @triton.jit
-def halves(x: tl.tensor, HEIGHT: tl.constexpr, WIDTH: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """The first and the second half of the columns of x [HEIGHT, WIDTH]."""
-    return tl.split(tl.permute(tl.reshape(x, [HEIGHT, 2, WIDTH // 2]), [0, 2, 1]))
-
-
-@triton.jit
-def _half(a: tl.tensor) -> tl.tensor:
-    """`a` as float16, saturated; NaN stays."""
-    return tl.where(a > _LARGEST_HALF, _LARGEST_HALF, tl.where(a < -_LARGEST_HALF, -_LARGEST_HALF, a)).to(tl.float16)
-
-
-@triton.jit
 def pair_of(low: tl.tensor, high: tl.tensor) -> tl.tensor:
     """Two numbers as float16 in the bits of one float32: the 11 bits of TF32, in half of its room.
 
     Beyond float16's range they are its largest: the density of a kink at a variance near zero times a gradient of 0
     is 0, not NaN.
     """
-    low_bits = _half(low).to(tl.int16, bitcast=True).to(tl.int32) & 65535
-    high_bits = _half(high).to(tl.int16, bitcast=True).to(tl.int32) << 16
+    low_bits = half(low).to(tl.int16, bitcast=True).to(tl.int32) & 65535
+    high_bits = half(high).to(tl.int16, bitcast=True).to(tl.int32) << 16
     return (low_bits | high_bits).to(tl.float32, bitcast=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_kernels.kernels.dot import marked, rounded
+from triton_kernels.kernels.dot import marked, operand
 
 
 @triton.jit
@@ -51,6 +51,6 @@ def _pack_kernel(
                 other=0.0,
             ).to(tl.float32)
             inside = (row < to_heights[k])[:, None] & (column < to_widths[k])[None, :]
-            value = marked(value, PRECISION) if (MARKED >> k) % 2 == 1 else rounded(value, PRECISION)
+            value = marked(value, PRECISION) if (MARKED >> k) % 2 == 1 else operand(value, to_ptrs[k], PRECISION)
             tl.store(to_ptrs[k] + row[:, None] * to_widths[k] + column[None, :], value, mask=inside)
         block -= blocks

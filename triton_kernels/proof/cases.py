@@ -47,6 +47,12 @@ class Case:
         """Whether its products are to run on tensor cores."""
         return self.launch.arguments.get("PRECISION", "ieee") != "ieee" and self.cost.products
 
+    @property
+    def half(self) -> bool:
+        """Whether its products' operands are kept as float16."""
+        given = self.launch.arguments.values()
+        return any(isinstance(value, Tensor) and value.dtype == torch.float16 for value in given)
+
 
 def passes() -> dict[str, dict[str, Callable[[], Any]]]:
     """Workload → precision → a pass on tensors without memory."""

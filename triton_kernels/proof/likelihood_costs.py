@@ -62,39 +62,27 @@ def _noise_source(a: Arguments, entries: int) -> int:
     return a["rows"] * size_of(a, "rows_ptr") if a["HAS_ROWS"] else 0
 
 
-def _latent_l2(a: Arguments, entries: int) -> int:
-    """Bytes that one reading of z asks for: mean and std again for every entry."""
-    noise = entries * a["columns"] * size_of(a, "noise_ptr") if a["SOURCE"] == GIVEN.value else 0
-    return entries * a["columns"] * 2 * size_of(a, "std_ptr") + noise
+def _draw(a: Arguments, grid: int) -> Cost:
+    entries = a["samples"] * a["rows"]
+    total = _noise(a, entries) + entries * a["columns"] * size_of(a, "z_ptr")
+    return Cost(total, total, total, entries * a["columns"], False, 0, (a["samples"],))
 
 
 def _linear_fwd(a: Arguments, grid: int) -> Cost:
     rows, inputs, outputs = a["rows"], a["inputs"], a["outputs"]
     x, weights = rows * inputs * size_of(a, "x_ptr"), outputs * (inputs + 1) * size_of(a, "weight_ptr")
-    written = rows * outputs * FLOAT
+    written, part = rows * outputs * size_of(a, "out_ptr"), a["part_rows"] * outputs * FLOAT if a["PART"] else 0
     out_blocks = cdiv(outputs, a["BLOCK_O"])
-    l2 = out_blocks * x + grid // out_blocks * weights + written
+    l2 = out_blocks * x + grid // out_blocks * weights + written + (rows * outputs * FLOAT if a["PART"] else 0)
     active = rows * outputs if a["ACTIVATION"] != NONE.value else 0
-    total = x + weights + written
+    total = x + weights + part + written
     return Cost(total, total, l2, 2 * rows * inputs * outputs, True, active, (cdiv(inputs, a["BLOCK_I"]),))
-
-
-def _latent_fwd(a: Arguments, grid: int) -> Cost:
-    entries, columns, outputs = a["entries"], a["columns"], a["outputs"]
-    weights = outputs * columns * size_of(a, "weight_ptr")
-    written, part = entries * outputs * FLOAT, a["rows"] * outputs * FLOAT
-    total = _noise(a, entries) + weights + part + written
-    out_blocks = cdiv(outputs, a["BLOCK_O"])
-    l2 = out_blocks * _latent_l2(a, entries) + grid // out_blocks * weights + 2 * written
-    active = entries * outputs if a["ACTIVATION"] != NONE.value else 0
-    trips = (cdiv(cdiv(columns, 4), a["BLOCK_Z"] // 4),)
-    return Cost(total, total, l2, 2 * entries * columns * outputs, True, active, trips)
 
 
 def _linear_bwd(a: Arguments, grid: int) -> Cost:
     entries, inputs, outputs = a["samples"] * a["rows"], a["inputs"], a["outputs"]
-    d_out, weights = entries * outputs * FLOAT, inputs * outputs * size_of(a, "weight_ptr")
-    written = entries * inputs * FLOAT
+    d_out, weights = entries * outputs * size_of(a, "d_out_ptr"), inputs * outputs * size_of(a, "turned_ptr")
+    written = entries * inputs * size_of(a, "d_x_ptr")
     fixed = written * (2 if a["ACTIVATION"] != NONE.value else 1)
     row_sum = _sums(a, a["rows"] * inputs) if a["ROW_SUM"] else (0, 0)
     in_blocks = cdiv(inputs, a["BLOCK_I"])
@@ -106,28 +94,19 @@ def _linear_bwd(a: Arguments, grid: int) -> Cost:
 
 def _linear_bwd_weight(a: Arguments, grid: int) -> Cost:
     entries, inputs, outputs = a["entries"], a["inputs"], a["outputs"]
-    d_out, x = entries * outputs * FLOAT, entries * inputs * size_of(a, "x_ptr")
+    d_out, x = entries * outputs * size_of(a, "d_out_ptr"), entries * inputs * size_of(a, "x_ptr")
     in_blocks, out_blocks = max(1, cdiv(inputs, a["BLOCK_I"])), cdiv(outputs, a["BLOCK_O"])
-    sums = _sums(a, grid // (in_blocks * out_blocks) * outputs * (inputs + 1))[0]
-    flops, least = 2 * entries * inputs * outputs, d_out + x + outputs * (inputs + 1) * FLOAT
+    places = outputs * (inputs + (1 if a["HAS_BIAS"] else 0))
+    sums = _sums(a, grid // (in_blocks * out_blocks) * places)[0]
+    flops, least = 2 * entries * inputs * outputs, d_out + x + places * FLOAT
     l2 = in_blocks * d_out + out_blocks * x + sums
     return Cost(d_out + x + sums, least, l2, flops, True, 0, (cdiv(a["chunk"], a["BLOCK_M"]),))
-
-
-def _latent_bwd_weight(a: Arguments, grid: int) -> Cost:
-    entries, columns, outputs = a["entries"], a["columns"], a["outputs"]
-    d_out, noise = entries * outputs * FLOAT, _noise(a, entries)
-    counter_blocks, out_blocks = cdiv(columns, a["BLOCK_Z"]), cdiv(outputs, a["BLOCK_O"])
-    sums = _sums(a, grid // (counter_blocks * out_blocks) * outputs * columns)[0]
-    flops, least = 2 * entries * columns * outputs, d_out + noise + outputs * columns * FLOAT
-    l2 = counter_blocks * d_out + out_blocks * _latent_l2(a, entries) + sums
-    return Cost(d_out + noise + sums, least, l2, flops, True, 0, (cdiv(a["chunk"], a["BLOCK_M"]),))
 
 
 def _latent_bwd(a: Arguments, grid: int) -> Cost:
     rows, columns, outputs = a["rows"], a["columns"], a["outputs"]
     entries = a["samples"] * rows
-    d_out, weights = entries * outputs * FLOAT, outputs * columns * size_of(a, "weight_ptr")
+    d_out, weights = entries * outputs * size_of(a, "d_out_ptr"), outputs * columns * size_of(a, "turned_ptr")
     fixed = _noise_source(a, entries)
     if a["HAS_D_NOISE"]:
         fixed += entries * columns * FLOAT + rows * columns * size_of(a, "std_ptr")
@@ -148,11 +127,10 @@ def _sum_parts(a: Arguments, grid: int) -> Cost:
 COSTS = {
     "mixture_log_prob_fwd_kernel": _mixture_fwd,
     "mixture_log_prob_bwd_kernel": _mixture_bwd,
+    "latent_draw_kernel": _draw,
     "sampled_linear_fwd_kernel": _linear_fwd,
-    "latent_linear_fwd_kernel": _latent_fwd,
     "sampled_linear_bwd_kernel": _linear_bwd,
     "sampled_linear_bwd_weight_kernel": _linear_bwd_weight,
-    "latent_linear_bwd_weight_kernel": _latent_bwd_weight,
     "latent_linear_bwd_kernel": _latent_bwd,
     "sum_parts_kernel": _sum_parts,
 }

@@ -23,7 +23,7 @@ BYTES_PER_SECOND = 3.35e12
 L2_BYTES_PER_SECOND = 5.5e12
 """Read hits as microbenchmarks of the H100 report them; writes are counted at the same rate."""
 FLOPS_PER_SECOND = {"ieee": 67e12, "tf32x3": 495e12 / 3, "tf32": 495e12, "bf16": 989e12}
-"""H100 SXM: fp32 multiply-adds; dense TF32, which tf32x3 needs three of; dense BF16."""
+"""H100 SXM: fp32 multiply-adds; dense TF32, which tf32x3 needs three of; dense BF16, whose rate float16 has, too."""
 SCHEDULERS, CLOCK = 4 * 132, 1.755e9
 ISSUED_PER_SECOND = SCHEDULERS * CLOCK
 """Instructions of a warp."""
@@ -45,7 +45,8 @@ def limits(record: Record) -> dict[str, float | None]:
     In "ieee" products are instructions like others: `tensor_us` is then the rate of fp32 multiply-adds.
     """
     issued, special = record["instructions"], record["special"]
-    dram, math = least_seconds(record["bytes_moved"], record["flops"] if record["products"] else 0, record["precision"])
+    rate = "bf16" if record["half"] else record["precision"]
+    dram, math = least_seconds(record["bytes_moved"], record["flops"] if record["products"] else 0, rate)
     return {
         "dram_us": 1e6 * dram,
         "l2_us": 1e6 * record["l2_bytes"] / L2_BYTES_PER_SECOND,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def parse(text: str) -> Code:
         if name.startswith("CALL"):
             calls.append(len(names))
         names.append(name)
-    used = _without_padding(names)
+    used = _without_padding(names, {at for at, label in branches if labels.get(label) == at})
     found_loops = {(labels.get(label, at + 1), at + 1) for at, label in branches if at < used}
     counted = [True] * used
     for call in calls:
@@ -134,9 +134,9 @@ def parse(text: str) -> Code:
     return Code(tuple(names[:used]), tuple(counted), tuple(loops))
 
 
-def _without_padding(names: Sequence[str]) -> int:
-    """Where the code ends: behind the last instruction that is not filler."""
+def _without_padding(names: Sequence[str], ends: Set[int]) -> int:
+    """Where the code ends: behind the last instruction that is no filler, nor one of `ends`, jumps to themselves."""
     end = len(names)
-    while end > 0 and names[end - 1] in ("NOP", "BRA"):
+    while end > 0 and (names[end - 1] == "NOP" or end - 1 in ends):
         end -= 1
     return end
