@@ -2,8 +2,9 @@
 
     python tools/deploy_wheel.py dist/
 
-It carries `trainer.deploy`, its two commands and `trainer.tasks.contract`, and needs numpy, onnxruntime, cyclonedds and
-tyro. It is for machines without p3kernels: both carry the same modules, and one environment should have one of them.
+It carries `trainer.deploy`, its two commands, `contract` and `robots` of `trainer.tasks`, and needs numpy, onnxruntime,
+cyclonedds and tyro. It is for machines without p3kernels: both carry the same modules, and one environment should have
+one of them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ FILES = (
     "trainer/deploy",
     "trainer/tasks/__init__.py",
     "trainer/tasks/contract.py",
+    "trainer/tasks/robots.py",
 )
 _PROJECT = """\
 [build-system]

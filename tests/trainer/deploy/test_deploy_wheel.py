@@ -36,6 +36,7 @@ def test_it_runs_without_torch(tmp_path):
     assert {name for name in names if name.startswith("trainer/tasks")} == {
         "trainer/tasks/__init__.py",
         "trainer/tasks/contract.py",
+        "trainer/tasks/robots.py",
     }
     assert not [name for name in names if name.startswith(("trainer/robot_sim", "p3kernels"))]
     assert "torch" not in metadata.lower().replace("without torch", "")
