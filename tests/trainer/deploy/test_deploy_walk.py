@@ -6,6 +6,8 @@ The policies come with the package; where one is not there yet, its tests are sk
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from helpers.trainer.robot_pair import POLICY, STAND, Pair, needs_dds
 
@@ -66,7 +68,7 @@ def test_it_walks_a_course_by_its_own_map(tmp_path, exported):
     course = ("--terrain", "stairs", "--difficulty", 0.1, "--lidar")
     arguments = ("--map", "--keep-heading", 0.8, "--command", 0.9, 0, 0)
     report, said = walk(tmp_path, exported("g1-parkour"), *course, deploy_arguments=arguments)
-    if "its range is" in said:
+    if re.search(r"ankle_\w+_joint at \S+ rad, its range is", said):
         pytest.xfail("the policy leans its ankles on their stops, and the controller ended the walk for it")
     assert report["fell_at"] is None, said
     assert report["distance"] > 6.0
