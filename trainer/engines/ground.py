@@ -25,7 +25,7 @@ class Ground:
 
     def __init__(self, tiles: Sequence[Terrain], device: torch.device | str = "cpu") -> None:
         self._flat = not tiles
-        self._points = scan_points().to(device)
+        self._offsets = (scan_points() * (1.0 / MAP_RESOLUTION)).T.contiguous().to(device).unbind()
         if not tiles:
             return
         half_extent = (max(t.size[0] for t in tiles) / 2, max(t.size[1] for t in tiles) / 2)
@@ -33,6 +33,8 @@ class Ground:
         # A border of one cell, which is pit.
         padded = np.pad(np.stack(maps), ((0, 0), (1, 1), (1, 1)), constant_values=PIT_FLOOR)
         self._maps = torch.from_numpy(padded).to(device)
+        if self._maps.numel() > torch.iinfo(torch.int32).max:
+            raise ValueError(f"tiles: {len(tiles)} are too many for cells that are counted in 32 bits")
         self._middle = (torch.tensor(half_extent) / MAP_RESOLUTION + 1.0).to(device)
 
     def height(self, tile: Tensor, points: Tensor) -> Tensor:
@@ -45,9 +47,10 @@ class Ground:
     def _look_up(self, tile: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """[K, M]: height of the tiles [K] in the cells x and y [K, M], which are numbers with a fraction."""
         _, rows, columns = self._maps.shape
-        # Whatever lies outside is clamped into the border.
-        cell = x.clamp(0, rows - 1).long().mul_(columns).add_(y.clamp(0, columns - 1).long())
-        return self._maps.flatten().take(cell.add_((tile * (rows * columns))[:, None]))
+        # Whatever lies outside is clamped into the border. 32 bits: conversion and look-up take a third of the time.
+        cell = x.clamp(0, rows - 1).int().mul_(columns).add_(y.clamp(0, columns - 1).int())
+        cell.add_((tile * (rows * columns)).int()[:, None])
+        return self._maps.view(-1).index_select(0, cell.reshape(-1)).view(cell.shape)
 
     def sole_drop(self, tile: Tensor, points: Tensor) -> Tensor:
         """[K, F, P]: how far the terrain below points [K, F, P, 3] of the soles lies under each foot's lowest one."""
@@ -57,11 +60,11 @@ class Ground:
     def scan(self, tile: Tensor, root_pos: Tensor, root_quat: Tensor) -> Tensor:
         """[K, S]: height at the scan points around roots [K, 3], [K, 4] on the tiles [K]."""
         if self._flat:
-            return torch.zeros(len(tile), len(self._points), device=root_pos.device)
+            return torch.zeros(len(tile), len(self._offsets[0]), device=root_pos.device)
         yaw = yaw_of(root_quat)[:, None]
         cos, sin = yaw.cos(), yaw.sin()
         # The points' grid in units of cells, turned and moved: x and y apart, which are contiguous then.
-        along, across = (self._points * (1.0 / MAP_RESOLUTION)).unbind(-1)
+        along, across = self._offsets
         middle = root_pos[:, :2] * (1.0 / MAP_RESOLUTION) + self._middle
         x = torch.addcmul(middle[:, :1], cos, along).addcmul_(sin, across, value=-1)
         y = torch.addcmul(middle[:, 1:], sin, along).addcmul_(cos, across)

@@ -100,11 +100,9 @@ class Curriculum:
 
         The paper's curriculum difficulty is the mean over all environments. Waits for the device.
         """
-        total = torch.zeros(self.num_types, device=self.position.device)
-        count = torch.zeros_like(total)
-        total.index_add_(0, self.terrain_type, self.difficulty())
-        count.index_add_(0, self.terrain_type, torch.ones_like(self.position, dtype=torch.float32))
-        return (total / count).tolist(), [int(number) for number in count.tolist()]
+        count = self.terrain_type.bincount(minlength=self.num_types)
+        total = self.terrain_type.bincount(self.difficulty(), self.num_types)
+        return (total / count).tolist(), count.tolist()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of `position` and `terrain_type`."""
@@ -140,6 +138,8 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype, length: int | None) ->
 
 
 def _check_range(name: str, tensor: Tensor, size: int) -> None:
-    bad = tensor[(tensor < 0) | (tensor >= size)]
-    if len(bad):
-        raise ValueError(f"{name}: expected values in [0, {size}), got {int(bad[0])}")
+    if not len(tensor):
+        return
+    low, high = (int(end) for end in tensor.aminmax())
+    if low < 0 or high >= size:
+        raise ValueError(f"{name}: expected values in [0, {size}), got {low if low < 0 else high}")

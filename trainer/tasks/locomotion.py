@@ -17,7 +17,7 @@ from trainer.config.names import did_you_mean
 from trainer.tasks.contract import Contract
 from trainer.tasks.interface import contract_of
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
-from trainer.tasks.rewards import BY_CLOCK, TERMS, RewardContext, is_moving, steering_error
+from trainer.tasks.rewards import BY_CLOCK, TERMS, RewardContext, steering_error
 from trainer.tasks.robots import RobotSpec, by_pattern
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.state import Episode, RobotState
@@ -292,7 +292,7 @@ class LocomotionTask:
             "ang_vel": state.root_ang_vel,
             "scan": scan,
             "foot_contact": state.foot_contact.float(),
-            "foot_height": state.foot_pos[..., 2] - state.foot_ground,
+            "foot_height": state.foot_height,
             "dynamics": state.dynamics,
             "joint_vel": state.joint_vel,
         }
@@ -342,7 +342,7 @@ class LocomotionTask:
         if self.config.gait_period == 0:
             return torch.zeros_like(episode.clock)
         phase = (2 * math.pi * self.config.control_dt / self.config.gait_period) * episode.step
-        return torch.stack([phase.sin(), phase.cos()], -1) * is_moving(episode)[:, None]
+        return torch.stack([phase.sin(), phase.cos()], -1) * episode.is_moving[:, None]
 
     def steered(self, state: RobotState, episode: Episode) -> Tensor:
         """The commands [E, 3], with a yaw rate towards a point ahead on the episode's line where the task has one."""

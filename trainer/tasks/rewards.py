@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.tasks.contract import STANDING_COMMAND
 from trainer.tasks.rotation import rotate_inverse, wrap_angle
 from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
 
@@ -51,11 +50,6 @@ _WITHIN = 0.9
 """Share of a joint's range, about its middle, that it has to itself: the rest is for what a policy did not foresee."""
 
 
-def is_moving(episode: Episode) -> Tensor:
-    """[E]: 1 where the command asks to go somewhere, else 0."""
-    return (episode.command.norm(dim=-1) > STANDING_COMMAND).float()
-
-
 def steering_error(state: RobotState, episode: Episode) -> Tensor:
     """[E]: radians to turn left by to a point ahead on the episode's line."""
     cos, sin = episode.heading.cos(), episode.heading.sin()
@@ -80,7 +74,7 @@ def progress(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     along = (wanted * state.planar_velocity).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
     ramp = (context.control_dt * episode.step / context.progress_ramp).clamp(max=1.0) if context.progress_ramp else 1.0
     share = 1.0 - (along - 1.0).abs()
-    return share.clamp(min=-1.0) * upright(state, episode, context) * is_moving(episode) * ramp
+    return share.clamp(min=-1.0) * state.uprightness * episode.is_moving * ramp
 
 
 def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -104,8 +98,8 @@ def alive(state: RobotState, episode: Episode, context: RewardContext) -> Tensor
 
 
 def upright(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
-    """exp(-tilt² / 0.1), tilt the horizontal part of gravity in the body frame."""
-    return (-state.tilt / 0.1).exp()
+    """exp(-10 tilt²), tilt the horizontal part of gravity in the body frame."""
+    return state.uprightness
 
 
 def height(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -161,7 +155,7 @@ def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     in_contact = episode.contact_time > 0
     single = in_contact.sum(-1) == 1
     mode_time = torch.where(in_contact, episode.contact_time, episode.air_time)
-    return torch.where(single, mode_time.amin(-1), 0.0).clamp(max=0.4) * is_moving(episode)
+    return torch.where(single, mode_time.amin(-1), 0.0).clamp(max=0.4) * episode.is_moving
 
 
 def gait(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -172,7 +166,7 @@ def gait(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
 def lift(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Metres that feet in their swing are lower than an arc of 10 cm above the ground, or higher than 25 cm."""
     foot = state.foot_pos[..., 2]
-    low = _LIFT * episode.swing - (foot - state.foot_ground)
+    low = _LIFT * episode.swing - state.foot_height
     high = foot - state.foot_ground.clamp(min=0.0) - _HIGH  # over a pit, above where one walks: z = 0
     return (low.clamp(min=0.0) + torch.where(episode.swing > 0, high.clamp(min=0.0), 0.0)).sum(-1)
 
@@ -184,8 +178,7 @@ def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
 
 def clearance(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Swing feet below 8 cm, weighted by their speed."""
-    above = state.foot_pos[..., 2] - state.foot_ground
-    return ((0.08 - above).clamp(min=0.0) * state.foot_speed).sum(-1) * is_moving(episode)
+    return ((0.08 - state.foot_height).clamp(min=0.0) * state.foot_speed).sum(-1) * episode.is_moving
 
 
 def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:

@@ -27,6 +27,19 @@ FOLLOWED = 0.5
 """Share of the commanded distance that a robot on the plane has to go for a success."""
 
 
+_FROM_ZERO = (
+    "step",
+    "action",
+    "last_action",
+    "joint_vel_before",
+    "air_time",
+    "contact_time",
+    "commanded_distance",
+    "followed_distance",
+)
+"""What of an episode is 0 when it begins."""
+
+
 class RunningTask:
     """A task and its E running episodes.
 
@@ -347,20 +360,19 @@ class RunningTask:
             self.state = state
         else:
             self.state.assign(env_ids, vars(state))
-        for name in ("step", "action", "last_action", "joint_vel_before", "air_time", "contact_time"):
-            getattr(episode, name)[env_ids] = 0
-        episode.commanded_distance[env_ids] = 0
-        episode.followed_distance[env_ids] = 0
-        self.episode_return[env_ids] = 0
-        episode.command[env_ids], episode.command_left[env_ids] = task.sample_command(count, self.generator)
-        episode.push_left[env_ids] = task.sample_steps(task.config.dynamics.push_interval, count, self.generator)
+        for name in _FROM_ZERO:
+            getattr(episode, name).index_fill_(0, env_ids, 0)
+        self.episode_return.index_fill_(0, env_ids, 0)
+        command, command_left = task.sample_command(count, self.generator)
+        push_left = task.sample_steps(task.config.dynamics.push_interval, count, self.generator)
+        episode.assign(env_ids, {"command": command, "command_left": command_left, "push_left": push_left})
         rows = episode.select(env_ids)
-        episode.clock[env_ids] = rows.clock = task.clock(rows)
+        rows.clock = task.clock(rows)
+        episode.clock.index_copy_(0, env_ids, rows.clock)
         first = task.proprio(state, rows)
         rows.history = task.noisy(first, self.generator)[:, None].repeat(1, task.config.history, 1)
         history = episode.history.clone()  # observations already given away are views of it
-        history[env_ids] = rows.history
-        episode.history = history
+        episode.history = history.index_copy_(0, env_ids, rows.history)
         fresh = task.observe(state, rows, self.generator, first)
         if first_time:
             self.observations = TensorDict(fresh, batch_size=[self.num_envs])
@@ -368,7 +380,7 @@ class RunningTask:
         # The observations before the reset belong to the step's outcome: the new rows go into a copy.
         self.observations = self.observations.clone()
         for name, value in fresh.items():
-            self.observations[name][env_ids] = value
+            self.observations[name].index_copy_(0, env_ids, value)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors from which `load_state_dict` continues bit for bit, but for the robots' state."""

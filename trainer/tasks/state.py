@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.tasks.contract import STANDING_COMMAND
 from trainer.tasks.rotation import gravity_in_body, rotate_inverse, yaw_of
 from trainer.tasks.stride import bump, middle
 
@@ -34,8 +35,7 @@ class _Batched:
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        if name != "_derived":
-            self._derived = {}
+        object.__setattr__(self, "_derived", {})
 
     def _once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """`compute()`, or what it gave the last time."""
@@ -50,7 +50,7 @@ class _Batched:
     def assign(self, index: Tensor, values: dict[str, Tensor]) -> None:
         """Writes `values` into the rows `index` [K]."""
         for name, value in values.items():
-            getattr(self, name)[index] = value
+            getattr(self, name).index_copy_(0, index, value)
         self._derived = {}
 
 
@@ -100,6 +100,11 @@ class RobotState(_Batched):
         return self._once("foot_speed", lambda: self.foot_vel[..., :2].square().sum(-1).sqrt())
 
     @property
+    def foot_height(self) -> Tensor:
+        """[E, F]: of the soles above the terrain below them."""
+        return self._once("foot_height", lambda: self.foot_pos[..., 2] - self.foot_ground)
+
+    @property
     def gravity(self) -> Tensor:
         """[E, 3]: unit vector in the body frame; (0, 0, -1) when upright."""
         return self._once("gravity", lambda: gravity_in_body(self.root_quat))
@@ -108,6 +113,11 @@ class RobotState(_Batched):
     def tilt(self) -> Tensor:
         """[E]: the square of the sine of the trunk's tilt."""
         return self._once("tilt", lambda: self.gravity[:, :2].square().sum(-1))
+
+    @property
+    def uprightness(self) -> Tensor:
+        """[E]: exp(-10 tilt), 1 when upright."""
+        return self._once("uprightness", lambda: torch.exp(self.tilt * -10.0))
 
     @property
     def yaw(self) -> Tensor:
@@ -215,6 +225,13 @@ class Episode(_Batched):
             spawn=zeros(2),
             commanded_distance=zeros(),
             followed_distance=zeros(),
+        )
+
+    @property
+    def is_moving(self) -> Tensor:
+        """[E]: 1 where the command asks to go somewhere, else 0."""
+        return self._once(
+            "is_moving", lambda: torch.where(self.command.square().sum(-1) > STANDING_COMMAND**2, 1.0, 0.0)
         )
 
     @property
