@@ -109,11 +109,10 @@ def mlp_covariance(
     if transform not in TRANSFORMS:
         raise ValueError(f"transform: expected one of {', '.join(TRANSFORMS)}, got {transform!r}")
     _check_directions(directions, var, transform)
-    layers = (weights, biases, activation, activation_parameter)
     if transform == "unscented" and (chosen == "reference" or var.shape[1] == 0):
-        return reference.mlp_unscented(mean, var, *layers)
+        return reference.mlp_unscented(mean, var, weights, biases, between)
     if chosen == "reference":
-        return reference.mlp_covariance(mean, var, *layers, directions)
+        return reference.mlp_covariance(mean, var, weights, biases, activation, activation_parameter, directions)
     present = [
         weight.new_zeros(weight.shape[0]) if bias is None else bias
         for weight, bias in zip(weights, biases, strict=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from p3kernels.activations import ELU, resolve_activation
+from p3kernels.activations import ELU, Activation
 from p3kernels.reference.mlp_covariance import SMALLEST_VAR
 
 
@@ -24,15 +24,9 @@ def point_directions(count: int, dtype: torch.dtype, device: torch.device) -> Te
 
 
 def mlp_unscented(
-    mean: Tensor,
-    var: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None],
-    activation: str = "elu",
-    activation_parameter: float | None = None,
+    mean: Tensor, var: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], activation: Activation
 ) -> tuple[Tensor, Tensor]:
     """Mean [B, A] and covariance [B, A, A] of the outputs at mean ± √J std ∘ h_j, all of weight 1 / 2J."""
-    code, parameter = resolve_activation(activation, activation_parameter)
     stochastic = var.shape[1]
     centre = torch.nn.functional.linear(mean, weights[0], biases[0])[:, None]
     steps = (var + SMALLEST_VAR).sqrt()[:, None] * point_directions(stochastic, var.dtype, var.device)
@@ -40,9 +34,9 @@ def mlp_unscented(
     points = torch.cat([centre + shift, centre - shift], 1) if stochastic else centre
     for weight, bias in zip(weights[1:], biases[1:], strict=True):
         hidden = (
-            torch.nn.functional.elu(points, parameter)
-            if code == ELU
-            else torch.nn.functional.leaky_relu(points, parameter)
+            torch.nn.functional.elu(points, activation.parameter)
+            if activation.code == ELU
+            else torch.nn.functional.leaky_relu(points, activation.parameter)
         )
         points = torch.nn.functional.linear(hidden, weight, bias)
     out_mean = points.mean(1)

@@ -161,7 +161,7 @@ def run(config: DeployConfig, policy: Policy) -> int:
             f" {counts.missed} missed, {counts.unsent} unsent; {pilot.limiter.cut} targets cut"
         )
         say(f"state to command: {counts.latency()}")
-        return 1 if pilot.faults else 0
+        return 1 if pilot.machine.faults else 0
 
 
 class _Ended(BaseException):

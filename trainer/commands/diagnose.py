@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import platform
 import sys
 import time
@@ -23,7 +22,7 @@ from trainer.diagnosis.numbers import QUICK, Diagnosis, Sizes, diagnose
 from trainer.diagnosis.states import Say, Subject, before_switch, check_method, gather
 from trainer.diagnosis.tables import tables
 from trainer.report.page import write_report
-from trainer.runs.files import replace_file
+from trainer.runs.files import finite, replace_file
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 
 
@@ -139,7 +138,7 @@ def _numbers(
         for row in numbers["gradient_noise"].values():
             row.pop("action_noise")
         checkpoints[name] = {"rollout": rollouts[name], **numbers}
-    return _plain(
+    return finite(
         {
             "versions": {"p3kernels": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "settings": {"seed": config.seed, "quick": config.quick, **asdict(sizes)},
@@ -147,12 +146,3 @@ def _numbers(
             "checkpoints": checkpoints,
         }
     )
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has: null for what is not a finite number."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from trainer.config.commands import EvalConfig
 from trainer.evaluation.compare import compare, number_of_parts
 from trainer.evaluation.episodes import default_terrains
 from trainer.evaluation.table import markdown, numbers, plot
+from trainer.runs.files import finite
 from trainer.runs.policy import Candidate, load_candidate
 from trainer.tasks import TaskConfig, make_task
 from trainer.tasks.settings import assigned, differences
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str], prog: str = "p3 eval") -> int:
         config.markdown.write_text(f"{_heading(config, task)}\n\n{table}\n", encoding="utf-8")
     if config.json is not None:
         content = {"protocol": _protocol(config, task), "results": [numbers(row) for row in rows]}
-        config.json.write_text(json.dumps(_finite(content), indent=2) + "\n", encoding="utf-8")
+        config.json.write_text(json.dumps(finite(content), indent=2) + "\n", encoding="utf-8")
     if config.plot is not None:
         plot(rows, config.plot)
     return 0
@@ -72,7 +72,7 @@ def _task(config: EvalConfig, candidates: Sequence[Candidate]) -> TaskConfig:
     for candidate, task in zip(candidates, tasks, strict=True):
         if task != tasks[0]:
             raise ValueError(
-                f"--task: {candidate.label} has other settings than {candidates[0].label}"
+                f"--task: {candidate.name} has other settings than {candidates[0].name}"
                 f" ({differences(tasks[0], task)[0]}); with --task {names[0]} they are judged by its defaults"
             )
     return assigned(tasks[0], config.set)
@@ -92,15 +92,6 @@ def _protocol(config: EvalConfig, task: TaskConfig) -> dict[str, Any]:
     for name in ("checkpoints", "markdown", "json", "plot", "num_threads", "device"):
         del settings[name]
     return {**settings, "task": task.name, "terrains": list(config.terrains or default_terrains(task))}
-
-
-def _finite(value: Any) -> Any:
-    """As JSON can have it: null where an interval is without end."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Progress:

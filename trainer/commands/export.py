@@ -17,7 +17,7 @@ def main(arguments: Sequence[str], prog: str = "p3 export") -> int:
     candidate = load_candidate(config.checkpoint)
     if candidate.choice:
         print(candidate.choice, file=sys.stderr)
-    output = config.output or candidate.checkpoint.output("policy.onnx")
+    output = config.output or candidate.output("policy.onnx")
     check_writable(output, "--output", (".onnx",))
     if not candidate.has_contract:
         print(f"{candidate.path}: saved without a contract; takes that of {candidate.config.task}")

@@ -22,8 +22,8 @@ def main(arguments: Sequence[str], prog: str = "p3 pack") -> int:
     candidate = load_candidate(config.checkpoint)  # what cannot act is not worth a file
     if candidate.choice:
         print(candidate.choice, file=sys.stderr)
-    write_policy(output, candidate.checkpoint.content, candidate.config)
-    iteration = candidate.checkpoint.content["iter"]
+    write_policy(output, candidate.content, candidate.config)
+    iteration = candidate.content["iter"]
     print(f"{candidate.path}: {candidate.config.task}, {candidate.config.method}, iteration {iteration}")
     print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
     return 0

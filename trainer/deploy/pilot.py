@@ -75,11 +75,6 @@ class Pilot:
         self._steps = 0
 
     @property
-    def faults(self) -> int:
-        """How often the robot was damped without having been asked to."""
-        return self.machine.faults
-
-    @property
     def mode(self) -> Mode:
         """Now."""
         return self.machine.mode

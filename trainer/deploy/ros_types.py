@@ -1,16 +1,12 @@
 """The ROS 2 messages of `trainer.deploy.ros` declared for CycloneDDS. Instances carry bytes, as Unitree's do."""
 # No `from __future__ import annotations`: CycloneDDS reads the annotations as objects.
 
-from dataclasses import dataclass
+from cyclonedds.idl import IdlStruct, types
 
-from cyclonedds.idl import IdlStruct, annotations, types
-
-from trainer.deploy.unitree_types import carried
+from trainer.deploy.unitree_types import carried, declared
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class Time_(IdlStruct, typename="builtin_interfaces.msg.dds_.Time_"):
     """A moment."""
 
@@ -18,9 +14,7 @@ class Time_(IdlStruct, typename="builtin_interfaces.msg.dds_.Time_"):
     nanosec: types.uint32
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class Header_(IdlStruct, typename="std_msgs.msg.dds_.Header_"):
     """When and in which frame."""
 
@@ -28,9 +22,7 @@ class Header_(IdlStruct, typename="std_msgs.msg.dds_.Header_"):
     frame_id: str
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class PointField_(IdlStruct, typename="sensor_msgs.msg.dds_.PointField_"):
     """A member of every point."""
 
@@ -41,8 +33,6 @@ class PointField_(IdlStruct, typename="sensor_msgs.msg.dds_.PointField_"):
 
 
 @carried
-@annotations.final
-@annotations.autoid("sequential")
 class PointCloud2_(IdlStruct, typename="sensor_msgs.msg.dds_.PointCloud2_"):
     """Points."""
 
@@ -57,9 +47,7 @@ class PointCloud2_(IdlStruct, typename="sensor_msgs.msg.dds_.PointCloud2_"):
     is_dense: bool
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class Vector3_(IdlStruct, typename="geometry_msgs.msg.dds_.Vector3_"):
     """A direction."""
 
@@ -68,9 +56,7 @@ class Vector3_(IdlStruct, typename="geometry_msgs.msg.dds_.Vector3_"):
     z: types.float64
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class Point_(IdlStruct, typename="geometry_msgs.msg.dds_.Point_"):
     """A place."""
 
@@ -79,9 +65,7 @@ class Point_(IdlStruct, typename="geometry_msgs.msg.dds_.Point_"):
     z: types.float64
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class Quaternion_(IdlStruct, typename="geometry_msgs.msg.dds_.Quaternion_"):
     """An orientation, w last."""
 
@@ -91,9 +75,7 @@ class Quaternion_(IdlStruct, typename="geometry_msgs.msg.dds_.Quaternion_"):
     w: types.float64
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class Pose_(IdlStruct, typename="geometry_msgs.msg.dds_.Pose_"):
     """Place and orientation."""
 
@@ -101,9 +83,7 @@ class Pose_(IdlStruct, typename="geometry_msgs.msg.dds_.Pose_"):
     orientation: Quaternion_
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class PoseWithCovariance_(IdlStruct, typename="geometry_msgs.msg.dds_.PoseWithCovariance_"):
     """A pose and how sure it is."""
 
@@ -111,9 +91,7 @@ class PoseWithCovariance_(IdlStruct, typename="geometry_msgs.msg.dds_.PoseWithCo
     covariance: types.array[types.float64, 36]
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class Twist_(IdlStruct, typename="geometry_msgs.msg.dds_.Twist_"):
     """Linear and angular velocity."""
 
@@ -121,9 +99,7 @@ class Twist_(IdlStruct, typename="geometry_msgs.msg.dds_.Twist_"):
     angular: Vector3_
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class TwistWithCovariance_(IdlStruct, typename="geometry_msgs.msg.dds_.TwistWithCovariance_"):
     """A twist and how sure it is."""
 
@@ -132,8 +108,6 @@ class TwistWithCovariance_(IdlStruct, typename="geometry_msgs.msg.dds_.TwistWith
 
 
 @carried
-@annotations.final
-@annotations.autoid("sequential")
 class Odometry_(IdlStruct, typename="nav_msgs.msg.dds_.Odometry_"):
     """Where a frame is in another."""
 

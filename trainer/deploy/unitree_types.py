@@ -13,11 +13,21 @@ from cyclonedds.idl import IdlStruct, annotations, types
 from trainer.deploy.unitree import SLOTS
 
 
+def declared(message: Any) -> Any:
+    """Makes a class with members a message as ROS 2 and Unitree declare theirs: final, members in their order."""
+    return dataclass(_annotated(message))
+
+
+def _annotated(message: Any) -> Any:
+    return annotations.final(annotations.autoid("sequential")(message))
+
+
 def carried(message: Any) -> Any:
-    """Makes a declared message one whose content is `wire`, its bytes in CDR.
+    """Makes a class with members a message whose content is `wire`, its bytes in CDR.
 
     A decorator and not a base class: CycloneDDS takes every base of a message for a message.
     """
+    message = _annotated(message)
 
     def __init__(self: Any, wire: bytes) -> None:
         self.wire = wire
@@ -35,9 +45,7 @@ def carried(message: Any) -> Any:
     return message
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class MotorCmd_(IdlStruct, typename="unitree_hg.msg.dds_.MotorCmd_"):
     """What one motor shall do."""
 
@@ -51,8 +59,6 @@ class MotorCmd_(IdlStruct, typename="unitree_hg.msg.dds_.MotorCmd_"):
 
 
 @carried
-@annotations.final
-@annotations.autoid("sequential")
 class LowCmd_(IdlStruct, typename="unitree_hg.msg.dds_.LowCmd_"):
     """What all motors shall do."""
 
@@ -63,9 +69,7 @@ class LowCmd_(IdlStruct, typename="unitree_hg.msg.dds_.LowCmd_"):
     crc: types.uint32
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class IMUState_(IdlStruct, typename="unitree_hg.msg.dds_.IMUState_"):
     """Orientation (w, x, y, z), angular velocity and acceleration of the pelvis."""
 
@@ -76,9 +80,7 @@ class IMUState_(IdlStruct, typename="unitree_hg.msg.dds_.IMUState_"):
     temperature: types.int16
 
 
-@dataclass
-@annotations.final
-@annotations.autoid("sequential")
+@declared
 class MotorState_(IdlStruct, typename="unitree_hg.msg.dds_.MotorState_"):
     """What one motor measures."""
 
@@ -95,8 +97,6 @@ class MotorState_(IdlStruct, typename="unitree_hg.msg.dds_.MotorState_"):
 
 
 @carried
-@annotations.final
-@annotations.autoid("sequential")
 class LowState_(IdlStruct, typename="unitree_hg.msg.dds_.LowState_"):
     """What the robot measures."""
 

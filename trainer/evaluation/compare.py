@@ -57,10 +57,10 @@ def compare(
         fixed = None if terrain == PLANE else grade
         for index, latent, episodes in _part(candidates, trial, fixed, config, engine):
             found.setdefault((index, latent, grade, strength), {})[terrain] = episodes
-            done(f"{engine}: {candidates[index].label}, z {latent}, {terrain}, × {strength:g}")
+            done(f"{engine}: {candidates[index].name}, z {latent}, {terrain}, × {strength:g}")
     return [
         Row(
-            candidate.label,
+            candidate.name,
             candidate.config.method,
             latent,
             grade,

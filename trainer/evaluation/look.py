@@ -82,7 +82,7 @@ def look(source: Path, out: Path, *, episodes: int = EPISODES, seconds: float = 
         session = Session(candidate.actor, task, difficulty=None if terrain == PLANE else 0.0, seed=1000)
         _draw(session, out / PICTURE, frames)
     result = Look(
-        checkpoint=candidate.label,
+        checkpoint=candidate.name,
         terrain=terrain,
         episodes=episodes,
         seconds=seconds,

@@ -228,7 +228,7 @@ def _metadata(candidate: Candidate, policy: ExportedPolicy) -> dict[str, str]:
     frames = contract.history.length if "history" in policy.input_names else 0
     infinite = "-inf;inf"
     return {
-        "run_path": candidate.label,
+        "run_path": candidate.name,
         "joint_names": _commas(contract.joint_names),
         "joint_stiffness": _commas(contract.stiffness),
         "joint_damping": _commas(contract.damping),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
@@ -19,6 +21,15 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def finite(value: Any) -> Any:
+    """The value as JSON can have it, at any depth: null for what is not a finite number."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class WholeAppends:

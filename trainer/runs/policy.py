@@ -23,46 +23,20 @@ from trainer.algorithms.schedule import EstimatorSchedule
 from trainer.config import ResolvedConfig
 from trainer.models.actor import LatentActor
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
-from trainer.tasks import LocomotionTask, TaskConfig
+from trainer.tasks import LocomotionTask
 from trainer.tasks.contract import Contract, Matching, match
 
 Act = Callable[[TensorDict], Tensor]
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A policy to be judged or exported."""
+@dataclass(frozen=True, kw_only=True)
+class Candidate(RunCheckpoint):
+    """A checkpoint as a policy to be judged or exported."""
 
     actor: LatentActor
-    checkpoint: RunCheckpoint
     contract: Contract
     has_contract: bool
     """False where the checkpoint is from before contracts were saved, and its task's stands for it."""
-
-    @property
-    def config(self) -> ResolvedConfig:
-        """The settings of its run."""
-        return self.checkpoint.config
-
-    @property
-    def path(self) -> Path:
-        """The checkpoint's file."""
-        return self.checkpoint.path
-
-    @property
-    def choice(self) -> str:
-        """Which checkpoint of a run directory it is, in one line; nothing where a file was named."""
-        return self.checkpoint.choice
-
-    @property
-    def task(self) -> TaskConfig:
-        """The task with the settings that the policy was trained with."""
-        return self.checkpoint.task
-
-    @property
-    def label(self) -> str:
-        """Run and checkpoint, or the name of a policy file."""
-        return self.checkpoint.name
 
 
 def load_candidate(source: str | Path) -> Candidate:
@@ -86,7 +60,7 @@ def load_candidate(source: str | Path) -> Candidate:
         contract = task.contract if saved is None else Contract.from_dict(saved)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Candidate(actor.eval(), found, contract, saved is not None)
+    return Candidate(**vars(found), actor=actor.eval(), contract=contract, has_contract=saved is not None)
 
 
 def make_actor(config: ResolvedConfig, task: LocomotionTask) -> LatentActor:

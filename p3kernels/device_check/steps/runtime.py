@@ -11,19 +11,14 @@ from torch import Tensor
 from p3kernels.device_check.compare import on, relative, results, same_bits
 from p3kernels.device_check.ops import OPS, TOLERANCES, Op
 from p3kernels.device_check.step import Case, Finding, Skip, Task
-from p3kernels.device_check.steps.values import require
+from p3kernels.device_check.steps.values import Cases, on_backend
 
 Call = Callable[[], list[Tensor]]
 
 
-def runtime_of(backend: str) -> Callable[[Task], Iterator[Case]]:
+def runtime_of(backend: str) -> Cases:
     """The step of a backend."""
-
-    def cases(task: Task) -> Iterator[Case]:
-        require(task, backend)
-        return _cases(task, backend)
-
-    return cases
+    return functools.partial(on_backend, backend, _cases)
 
 
 def _cases(task: Task, backend: str) -> Iterator[Case]:

@@ -14,6 +14,9 @@ from p3kernels.device_check.step import Case, Finding, Skip, Task
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+Cases = Callable[[Task], Iterator[Case]]
+
+
 def require(task: Task, backend: str) -> None:
     """Raises `Skip` with the reason where a backend cannot run."""
     reason = task.device.backends()[backend]
@@ -21,19 +24,20 @@ def require(task: Task, backend: str) -> None:
         raise Skip(f"the {backend} backend cannot run: {reason}")
 
 
+def on_backend(backend: str, cases: Callable[[Task, str], Iterator[Case]], task: Task) -> Iterator[Case]:
+    """What `cases` makes for a backend that can run here."""
+    require(task, backend)
+    return cases(task, backend)
+
+
 def sizes(op: Op, task: Task) -> list[str]:
     """The names of the sizes worth running on the device."""
     return [name for name in op.sizes if not task.device.small or name not in ("actor", "blocks")]
 
 
-def values_of(backend: str) -> Callable[[Task], Iterator[Case]]:
+def values_of(backend: str) -> Cases:
     """The step of a backend."""
-
-    def cases(task: Task) -> Iterator[Case]:
-        require(task, backend)
-        return _cases(task, backend)
-
-    return cases
+    return functools.partial(on_backend, backend, _cases)
 
 
 def _cases(task: Task, backend: str) -> Iterator[Case]:

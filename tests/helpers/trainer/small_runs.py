@@ -45,6 +45,32 @@ def learned(run_dir, *arguments, **options):
     return run_dir
 
 
+def in_parts(run_dir, method, *stops, prepare=None, **options):
+    """The last runner of a `small` run that ended at each of `stops` and went on from its checkpoint.
+
+    Args:
+        run_dir: Its directory.
+        method: As for `p3 train`.
+        stops: Iterations, rising.
+        prepare: What is done to each runner before it goes on.
+        options: As for `small`.
+    """
+    for stop in stops:
+        runner = small(run_dir, method, stop, **options)
+        if prepare is not None:
+            prepare(runner)
+        if stop != stops[0]:
+            runner.restore()
+        runner.learn(quiet=True)
+    return runner
+
+
+def whole_and_parts(directory, method, *stops, **options):
+    """The last runner of a run without interruption, "whole" of the directory, and that of "part", `in_parts`."""
+    whole = in_parts(directory / "whole", method, stops[-1], **options)
+    return whole, in_parts(directory / "part", method, *stops, **options)
+
+
 def stepped(run_dir, *arguments, steps=1, **options):
     """The directory of a `small` run that was saved after some steps, without a log."""
     runner = small(run_dir, *arguments, **options)

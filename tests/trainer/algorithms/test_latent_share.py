@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.trainer.small_runs import small
+from helpers.trainer.small_runs import whole_and_parts
 from helpers.trainer.synthetic import TurningEnv, config, construct, rollout, trained
 
 from p3kernels.diagnostics import sampled_moments
@@ -115,17 +115,10 @@ class TestAdaptedWeight:
     def test_resumed_bit_for_bit(self, tmp_path):
         """A run of eight iterations, and one that is interrupted after five: the weight has moved in both."""
         options: dict[str, Any] = {"latent_noise_coef": 0.02, "latent_noise_target": 1e-4}
-        for name, stops in (("whole", [8]), ("part", [5, 8])):
-            for stop in stops:
-                runner = small(tmp_path / name, "mm", stop, model=options)
-                if stop != stops[0]:
-                    runner.restore()
-                runner.learn(quiet=True)
-            if name == "whole":
-                whole = runner.algorithm
-        assert runner.algorithm.actor.latent_noise.coef == whole.actor.latent_noise.coef
-        assert whole.actor.latent_noise.coef == pytest.approx(0.02 * STEP**8)
-        for one, other in zip(whole.actor.parameters(), runner.algorithm.actor.parameters(), strict=True):
+        whole, part = (runner.algorithm.actor for runner in whole_and_parts(tmp_path, "mm", 5, 8, model=options))
+        assert part.latent_noise.coef == whole.latent_noise.coef
+        assert whole.latent_noise.coef == pytest.approx(0.02 * STEP**8)
+        for one, other in zip(whole.parameters(), part.parameters(), strict=True):
             assert torch.equal(one, other)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.trainer.small_runs import SMALL_PPO, assert_same, small
+from helpers.trainer.small_runs import SMALL_PPO, assert_same, small, whole_and_parts
 from helpers.trainer.synthetic import (
     Flip,
     MirroredEnv,
@@ -381,15 +381,8 @@ class TestRuns:
     """Whole runs of the trainer, on the walker."""
 
     def test_four_iterations_equal_two_and_two(self, tmp_path):
-        ppo = replace(SMALL_PPO, mirror_share=0.4)
-        for name, targets in (("whole", [4]), ("parts", [2, 4])):
-            for target in targets:
-                runner = small(tmp_path / name, "mm", target, ppo=ppo)
-                if target != targets[0]:
-                    runner.restore()
-                runner.learn(quiet=True)
-        whole, parts = (load_checkpoint(tmp_path / name / "model_4.pt") for name in ("whole", "parts"))
-        assert_same(whole, parts)
+        whole_and_parts(tmp_path, "mm", 2, 4, ppo=replace(SMALL_PPO, mirror_share=0.4))
+        assert_same(*(load_checkpoint(tmp_path / name / "model_4.pt") for name in ("whole", "part")))
 
     def test_it_trains_on_images(self, tmp_path):
         runner = small(tmp_path, "mm", 1, ppo=replace(SMALL_PPO, mirror_share=1.0))

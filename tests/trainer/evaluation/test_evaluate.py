@@ -149,23 +149,10 @@ def test_files_that_are_not_checkpoints(run, tmp_path, capsys):
     (run / "model_9.pt").unlink()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--terrains", "lava"], "--terrains: expected some of plane"),
-        (["--strengths", "-1"], "--strengths: expected 0 to 100, got -1.0"),
-        (["--episodes", "0"], "--episodes: expected at least 1, got 0"),
-        (["--json", "/nowhere/n.json"], "--json: no directory /nowhere"),
-        (["--plot", "bars.bmp"], "--plot: expected a name ending in .png"),
-        (["--difficulty", "0", "1.7"], "--difficulty: expected 0 to 1, got 1.7"),
-        (["--task", "g1-flat"], "does not fit g1-flat: robot: the policy is for 'walker', this is 'g1'"),
-        (["--task", "g1-fla"], "did you mean 'g1-flat'"),
-    ],
-)
-def test_wrong_settings_are_one_line_that_names_them(run, capsys, arguments, message):
-    assert cli.main(["eval", str(run), *arguments]) == 2
+def test_another_robots_task(run, capsys):
+    assert cli.main(["eval", str(run), "--task", "g1-flat"]) == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert "does not fit g1-flat: robot: the policy is for 'walker', this is 'g1'" in error
     assert "Traceback" not in error
 
 

@@ -35,7 +35,7 @@ def test_the_policy_acts_as_the_checkpoint_does(run, packed):
         assert torch.equal(ours.actor.state_dict()[name], value), name
     assert ours.contract == theirs.contract
     assert ours.task == theirs.task
-    assert ours.label == "my-walker"
+    assert ours.name == "my-walker"
 
 
 def test_only_what_acting_needs_is_in_it(run, packed):

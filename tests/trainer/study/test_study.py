@@ -210,24 +210,6 @@ class TestPlans:
         assert len(PLANS["preregistered"].seeds) == 8
         assert len(PLANS["preregistered"].contrasts) == 3
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["--arms", "mn"], "--arms: expected some of mm, "),
-            (["--seeds", "1", "1"], "--seeds: 1 more than once"),
-            (["--seeds", "2000"], "--eval-seed: 2000 is a seed of the trainings"),
-            (["--iterations", "405"], "--iterations: expected a multiple of --save-interval 10, got 405"),
-            (["--iterations", "340"], "needs 4 checkpoints of its own, expected at least 350, got 340"),
-            (["--eval-difficulties", "2"], "--eval-difficulties: expected 0 to 1"),
-            (["--num-envs", "0"], "--num-envs: expected at least 1"),
-            (["--docs", "nowhere.md"], "--docs: no page nowhere.md"),
-        ],
-    )
-    def test_wrong_arguments_are_named(self, tmp_path, capsys, options, message):
-        assert cli.main(["study", "preregistered", "--dir", str(tmp_path / "runs"), *options]) == 2
-        assert message in capsys.readouterr().err
-        assert not (tmp_path / "runs").exists()
-
 
 def test_several_difficulties_side_by_side():
     task = make_task("walker-parkour")

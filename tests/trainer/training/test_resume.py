@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.trainer.small_runs import assert_same, small
+from helpers.trainer.small_runs import assert_same, small, whole_and_parts
 
-from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
 from trainer.runs.metrics import read_metrics
 
 METHODS = ("mm", "vae", "mc(3)", "z-mean", "ae", "spr", "simple-actor-critic", "p3(2)")
@@ -46,24 +46,14 @@ def test_a_run_equals_its_two_halves(tmp_path, method):
 @pytest.mark.parametrize("saved_at", [1, 2, 3])
 def test_across_the_change_of_the_estimator(tmp_path, saved_at, then):
     """Saved before, at and after the switch from moment matching to what samples, in each of its ways."""
-    for name, stops in (("whole", (4,)), ("part", (saved_at, 4))):
-        for stop in stops:
-            runner = small(tmp_path / name, f"mm+{then}", stop, switch_at=2)
-            if latest_checkpoint(tmp_path / name) is not None:
-                runner.restore()
-            runner.learn(quiet=True)
+    whole_and_parts(tmp_path, f"mm+{then}", saved_at, 4, switch_at=2)
     assert_same(*(load_checkpoint(tmp_path / name / "model_4.pt") for name in ("whole", "part")))
     assert [row["estimator"] for row in logged(tmp_path / "part")] == ["mm"] * 2 + [then] * 2
 
 
 def test_across_several_changes(tmp_path):
     """Each phase begins at its own iteration, and a run that was saved between them goes on in the right one."""
-    for name, stops in (("whole", (7,)), ("part", (3, 5, 7))):
-        for stop in stops:
-            runner = small(tmp_path / name, "z-mean+mm+shared", stop, switch_at=(2, 5))
-            if latest_checkpoint(tmp_path / name) is not None:
-                runner.restore()
-            runner.learn(quiet=True)
+    _, runner = whole_and_parts(tmp_path, "z-mean+mm+shared", 3, 5, 7, switch_at=(2, 5))
     assert_same(*(load_checkpoint(tmp_path / name / "model_7.pt") for name in ("whole", "part")))
     phases = [row["estimator"] for row in logged(tmp_path / "part")]
     assert phases == ["z-mean"] * 2 + ["mm"] * 3 + ["shared"] * 2
@@ -72,15 +62,13 @@ def test_across_several_changes(tmp_path):
 
 def test_across_a_plateau(tmp_path):
     """The window of the criterion is part of the checkpoint."""
+
+    def prepare(runner):
+        runner.algorithm.estimators.plateau.min_difficulty = 0.0
+        runner.algorithm.estimators.plateau.tolerance = 10.0  # any four iterations are a plateau
+
     plateau = {"switch_on_plateau": True, "plateau_window": 4}
-    for name, stops in (("whole", (8,)), ("part", (3, 8))):
-        for stop in stops:
-            runner = small(tmp_path / name, "p3(2)", stop, **plateau)
-            runner.algorithm.estimators.plateau.min_difficulty = 0.0
-            runner.algorithm.estimators.plateau.tolerance = 10.0  # any four iterations are a plateau
-            if latest_checkpoint(tmp_path / name) is not None:
-                runner.restore()
-            runner.learn(quiet=True)
+    whole_and_parts(tmp_path, "p3(2)", 3, 8, prepare=prepare, **plateau)
     phases = [row["estimator"] for row in logged(tmp_path / "part")]
     assert phases == [row["estimator"] for row in logged(tmp_path / "whole")] == ["mm"] * 4 + ["mc2"] * 4
     assert_same(*(load_checkpoint(tmp_path / name / "model_8.pt") for name in ("whole", "part")))

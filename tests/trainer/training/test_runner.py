@@ -151,34 +151,6 @@ def test_time_limit_stops_with_everything_saved(tmp_path):
     assert latest_checkpoint(run).name == "model_1.pt"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--task", "g1-flatt"], "--task: no task 'g1-flatt'"),
-        (["--method", "mcmc"], "method: expected p3, p3(N), vae, "),
-        (["--num-envs", "0"], "--num-envs: expected at least 1, got 0"),
-        (["--iterations", "0"], "--iterations: expected at least 1, got 0"),
-        (["--switch-at", "-1"], "--switch-at: expected at least 0, got -1"),
-        (["--switch-at", "1", "2"], "--switch-at: expected 1 iterations, one a change of mm+mc15, got 2"),
-        (["--method", "mm+cm+shared", "--switch-at", "3", "3"], "--switch-at: expected rising iterations, got 3 3"),
-        (["--method", "mm+mm"], "method: expected a phase after mm that differs from it, got 'mm+mm'"),
-        (["--method", "mm+"], "method: expected p3, p3(N), "),
-        (["--method", "ae+mc15"], "method: expected p3, p3(N), "),
-        (["--switch-at", "1", "--switch-on-plateau"], "exclude each other"),
-        (["--ppo.gamma", "1.5"], "--ppo.gamma: expected 0 to 1, got 1.5"),
-        (["--ppo.num-mini-batches", "1000"], "--ppo.num-mini-batches: 1000 is more than the rollout's 64 samples"),
-        (["--ppo.learning-rate", "0"], "--ppo.learning-rate: expected above 0 and at most 1, got 0"),
-        (["--max-minutes", "-3"], "--max-minutes: expected a positive number, got -3"),
-        (["--resume"], "--resume: no config.json in"),
-    ],
-)
-def test_wrong_settings_are_one_line_that_names_them(tmp_path, capsys, arguments, message):
-    assert train(tmp_path / "run", *arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-
-
 def test_a_run_is_not_overwritten(tmp_path, capsys):
     run = tmp_path / "run"
     assert train(run, "--iterations", "1") == 0

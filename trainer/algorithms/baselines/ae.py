@@ -21,12 +21,7 @@ from trainer.models.p3_actor import EncoderDecoderActor
 
 def method() -> Method:
     """`--method ae`."""
-    return Method(
-        "ae",
-        actor=f"{__name__}:AutoEncoderActor",
-        phases=(LatentMean(),),
-        options=EncoderConfig,
-    )
+    return Method("ae", actor=f"{__name__}:AutoEncoderActor", phases=(LatentMean(),), options=EncoderConfig)
 
 
 class AutoEncoderActor(EncoderDecoderActor):

@@ -30,12 +30,7 @@ from trainer.models.networks import Encoder, Latent, mlp
 
 def method() -> Method:
     """`--method spr`."""
-    return Method(
-        "spr",
-        actor=f"{__name__}:SprActor",
-        phases=(LatentMean(),),
-        options=EncoderConfig,
-    )
+    return Method("spr", actor=f"{__name__}:SprActor", phases=(LatentMean(),), options=EncoderConfig)
 
 
 class SprActor(LatentActor):

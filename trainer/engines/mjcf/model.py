@@ -176,24 +176,11 @@ def _add_scenery(spec: mujoco.MjSpec) -> None:
     spec.worldbody.add_light(
         pos=[0, 0, 6], dir=[0.2, 0.2, -1], type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, diffuse=[0.7, 0.7, 0.7]
     )
-    spec.add_texture(
-        name="grid",
-        type=mujoco.mjtTexture.mjTEXTURE_2D,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=[0.32, 0.35, 0.40],
-        rgb2=[0.40, 0.43, 0.48],
-        width=256,
-        height=256,
-    )
-    spec.add_texture(
-        name="sky",
-        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-        rgb1=[0.55, 0.65, 0.78],
-        rgb2=[0.85, 0.88, 0.92],
-        width=128,
-        height=768,
-    )
+    kinds, patterns = mujoco.mjtTexture, mujoco.mjtBuiltin
+    grid = {"type": kinds.mjTEXTURE_2D, "builtin": patterns.mjBUILTIN_CHECKER, "width": 256, "height": 256}
+    sky = {"type": kinds.mjTEXTURE_SKYBOX, "builtin": patterns.mjBUILTIN_GRADIENT, "width": 128, "height": 768}
+    spec.add_texture(name="grid", rgb1=[0.32, 0.35, 0.40], rgb2=[0.40, 0.43, 0.48], **grid)
+    spec.add_texture(name="sky", rgb1=[0.55, 0.65, 0.78], rgb2=[0.85, 0.88, 0.92], **sky)
     material = spec.add_material(name="grid", texrepeat=[1, 1], texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "grid"
     for geom in spec.worldbody.geoms:
