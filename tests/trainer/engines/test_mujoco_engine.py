@@ -270,3 +270,16 @@ def test_a_robot_that_moved_from_tile_to_tile_has_the_model_of_its_tile():
         assert {"bvh_aabb", "geom_pos", "body_mass"} <= set(arrays)
         for name in arrays:
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+def test_an_ankle_pressed_on_its_stop_stays_within_a_few_hundredths_of_it():
+    model = build_model(G1, None)
+    model.opt.gravity[:] = 0
+    data = mujoco.MjData(model)
+    joint = model.joint("left_ankle_pitch_joint")
+    data.qpos[3] = 1.0
+    data.qfrc_applied[joint.dofadr[0]] = -60.0  # what a G1's weight does where its shank leans far over its foot
+    for _ in range(200):
+        mujoco.mj_step(model, data)
+    position, low = data.qpos[joint.qposadr[0]], joint.range[0]
+    assert low - 0.05 < position < low + 0.01

@@ -21,6 +21,10 @@ from trainer.tasks.terrains import Terrain
 _FOOT_CAPSULES_KEPT = re.compile(r"(left|right)_foot[26]_collision")
 _NET_FORCE = 3
 """The contact sensor's way of reducing contacts to one: their net force, in the world's frame."""
+_STOP_SOLREF = (2 * PHYSICS_DT, 1.0)
+"""Time constant, the shortest that the physics step allows, and damping ratio of a joint's stop."""
+_STOP_SOLIMP = (0.99, 0.99, 0.001, 0.5, 2.0)
+"""Stops are of metal. MuJoCo's default gives way by 0.1 rad under a G1 that stands on the stop of an ankle."""
 _GROUND_RGBA = (0.45, 0.48, 0.52, 1.0)
 
 
@@ -127,6 +131,7 @@ def _add_motors(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     joints = {joint.name: joint for joint in spec.joints}
     for name, motor in zip(robot.joint_names, robot.motors, strict=True):
         joints[name].armature = motor.armature
+        joints[name].solref_limit, joints[name].solimp_limit = _STOP_SOLREF, _STOP_SOLIMP
         actuator = spec.add_actuator(name=name, target=name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
         actuator.set_to_position(kp=motor.stiffness, kv=motor.damping)
         actuator.forcelimited = True
