@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import json
 import re
 from pathlib import Path
@@ -35,3 +37,20 @@ def test_every_entry_compiled_many_kernels():
     for version, entry in RECORD.items():
         assert len(entry["kernels"]) >= 10, version
         assert "sm_90" in entry["architectures"]
+
+
+def test_no_kernel_function_calls_itself_through_others():
+    """Triton before 3.5 follows calls without end, branches that are never compiled included."""
+    calls: dict[str, set[str]] = {}
+    for path in (ROOT / "triton_kernels" / "kernels").glob("*.py"):
+        for function in ast.parse(path.read_text()).body:
+            if isinstance(function, ast.FunctionDef):
+                names = {node.func.id for node in ast.walk(function) if _is_plain_call(node)}
+                assert function.name not in calls, "names are unique, so that they tell functions apart"
+                calls[function.name] = names
+    assert len(calls) > 30
+    graphlib.TopologicalSorter(calls).prepare()  # raises CycleError
+
+
+def _is_plain_call(node):
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)

@@ -25,7 +25,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton_kernels.proof.cases import collect
 
-TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32"}
+TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.bool: "*i1"}
+TYPES |= {torch.int64: "*i64", torch.int32: "*i32"}
 
 def kind(value):
     if isinstance(value, tuple):

@@ -31,7 +31,7 @@ def rounded(a: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
     """`a`, float32, to the nearest operand of a product in this precision, ties away from zero in TF32; NaN stays."""
     if PRECISION == "tf32":
         if _INTERPRETED:
-            return _cut(marked(a, PRECISION))
+            return _cut(_with_rest(a))
         else:
             return tl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,f", [a], tl.float32, is_pure=True, pack=1)
     elif PRECISION == "bf16":
@@ -47,10 +47,16 @@ def rounded(a: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
 def marked(a: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
     """What a tensor core takes for `rounded(a)`, but nothing is cut off: `magnitude` gives |a| back."""
     if PRECISION == "tf32":
-        bits = a.to(tl.int32, bitcast=True)
-        return tl.where((bits & 0x7FFFFFFF) < 0x7F800000, bits + 4096, bits).to(tl.float32, bitcast=True)
+        return _with_rest(a)
     else:
         return rounded(a, PRECISION)
+
+
+@triton.jit
+def _with_rest(a: tl.tensor) -> tl.tensor:
+    """`a` plus half of what its ignored bits can hold: cut off, it is rounded. NaN and infinities stay."""
+    bits = a.to(tl.int32, bitcast=True)
+    return tl.where((bits & 0x7FFFFFFF) < 0x7F800000, bits + 4096, bits).to(tl.float32, bitcast=True)
 
 
 @triton.jit
