@@ -38,7 +38,8 @@ class _Preset:
     """By task."""
     mm_share: float
     """Share of the iterations before the last change of phase, which for P³ begins LSFT."""
-    entropy_coef: float
+    entropy_coef: dict[str, float]
+    """By task."""
     init_std: dict[str, float]
     """By task."""
     hidden_dims: tuple[int, ...]
@@ -54,22 +55,22 @@ class _Preset:
 _PRESETS = {
     "cpu": _Preset(
         num_envs=256,
-        iterations={"g1-flat": 1200, "g1-parkour": 6000, "walker-parkour": 330},
+        iterations={"g1-flat": 1200, "g1-parkour": 6000, "walker-parkour": 410},
         mm_share=0.85,
-        entropy_coef=0.001,
+        entropy_coef={"g1-flat": 0.001, "g1-parkour": 0.0, "walker-parkour": 0.0},
         init_std={"g1-flat": 0.4, "g1-parkour": 0.4, "walker-parkour": 0.6},
         hidden_dims=(256, 128, 64),
         extero_latent=32,
         num_learning_epochs=2,
         num_mini_batches=8,
         use_clipped_value_loss=False,
-        mirror_share={"g1-flat": 0.5, "g1-parkour": 0.5, "walker-parkour": 0.0},
+        mirror_share={"g1-flat": 0.5, "g1-parkour": 0.5, "walker-parkour": 0.5},
     ),
     "paper": _Preset(
         num_envs=4096,
         iterations={"g1-flat": 3000, "g1-parkour": 8000, "walker-parkour": 2000},
         mm_share=0.875,
-        entropy_coef=0.01,
+        entropy_coef={"g1-flat": 0.01, "g1-parkour": 0.01},
         init_std={"g1-flat": 1.0, "g1-parkour": 1.0},
         hidden_dims=(512, 256, 128),
         extero_latent=None,
@@ -81,8 +82,8 @@ _PRESETS = {
 }
 
 
-_BY_PRESET = ("entropy_coef", "num_learning_epochs", "num_mini_batches", "use_clipped_value_loss")
-"""Settings of PPO that are the preset's where they are not given; so is `mirror_share`, if the robot has a mirror."""
+_BY_PRESET = ("num_learning_epochs", "num_mini_batches", "use_clipped_value_loss")
+"""Settings of PPO that are the preset's where they are not given; `entropy_coef` and `mirror_share` are its by task."""
 
 
 def _of_kin(table: dict[str, _T], task: TaskConfig) -> _T:
@@ -140,6 +141,8 @@ def filled(config: TrainConfig) -> ResolvedConfig:
 def _filled_ppo(ppo: PpoConfig, preset: _Preset, task: TaskConfig) -> ResolvedPpo:
     given = {setting.name: getattr(ppo, setting.name) for setting in dataclasses.fields(PpoConfig)}
     given |= {name: getattr(preset, name) for name in _BY_PRESET if given[name] is None}
+    if ppo.entropy_coef is None:
+        given["entropy_coef"] = _of_kin(preset.entropy_coef, task)
     if ppo.mirror_share is None:
         given["mirror_share"] = 0.0 if task.robot.mirror is None else _of_kin(preset.mirror_share, task)
     return ResolvedPpo(**given)

@@ -53,7 +53,7 @@ def test_training_from_the_command_line(tmp_path, capsys):
     assert [row["estimator"] for row in rows] == ["mm", "mm", "mc15"]
     for name in ("loss/kl", "loss/surrogate", "loss/proprio", "curriculum/difficulty", "speed/steps_per_second"):
         assert all(math.isfinite(row[name]) for row in rows), name
-    assert json.loads((run / "config.json").read_text())["ppo"]["entropy_coef"] == 0.001
+    assert json.loads((run / "config.json").read_text())["ppo"]["mirror_share"] == 0.5
 
 
 def test_resume_from_the_command_line_counts_iterations_from_the_beginning(tmp_path, capsys):
