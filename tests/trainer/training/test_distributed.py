@@ -186,7 +186,7 @@ def launched(tmp_path):
     launched.close()
 
 
-@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.sweep)])
 def test_a_killed_rank_ends_the_run_with_a_usable_checkpoint(launched, tmp_path, rank):
     survivor = launched.worker(1 - rank)
     os.kill(launched.worker(rank), signal.SIGKILL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -50,8 +52,10 @@ def runs(tmp_path_factory):
         "parts": train(temporary, "trainer", "train", "--run-dir", directory / "parts", "--resume", "--iterations", 4),
         "torchrun": train(temporary, *TORCHRUN, *SMALL, "--iterations", 4, "--run-dir", directory / "torchrun"),
     }
-    alone = ("--resume", "--iterations", 6, "--processes", 1)
-    outputs["alone"] = train(temporary, "trainer", "train", "--run-dir", directory / "torchrun", *alone)
+    alone = ("--resume", "--iterations", "6", "--processes", "1")
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        assert cli.main(["train", "--run-dir", str(directory / "torchrun"), *alone]) == 0
+    outputs["alone"] = said.getvalue()
     assert not list(temporary.glob("p3-*"))
     return directory, outputs
 
@@ -80,7 +84,7 @@ def test_one_process_says_all_that_is_said(runs):
 
 def test_another_number_of_processes_begins_new_episodes(runs):
     directory, outputs = runs
-    assert "saved by 2 ranks, continued by 1: every environment begins a new episode" in outputs["alone"].stderr
+    assert "saved by 2 ranks, continued by 1: every environment begins a new episode" in outputs["alone"]
     last = load_checkpoint(directory / "torchrun" / "model_6.pt")
     assert (last["iter"], last["other_ranks"]) == (6, [])
 
@@ -112,7 +116,9 @@ def test_a_killed_process_ends_the_run_with_its_last_checkpoint(launched, tmp_pa
     go_on(tmp_path / "run")
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.sweep)]
+)
 def test_a_signal_saves_and_ends(launched, tmp_path, number, expected):
     workers = [launched.worker(0), launched.worker(1)]
     os.kill(launched.process.pid, number)
@@ -204,12 +210,13 @@ def test_a_containers_quota_counts(tmp_path, monkeypatch, text, expected):
     assert processes.cores() == expected
 
 
-def test_openmp_does_not_spin(tmp_path):
-    program = "import os, sys\nfrom trainer import cli\n"
-    program += "assert cli.main(['train', '--run-dir', sys.argv[1], '--num-envs', '0']) == 2\n"
+def test_openmp_does_not_spin():
+    """What is set before torch is imported holds for all that is done; the help is what needs no torch."""
+    program = "import contextlib, os\nfrom trainer import cli\n"
+    program += "with contextlib.suppress(SystemExit): cli.main(['train', '--help'])\n"
     program += "print(os.environ['OMP_WAIT_POLICY'])"
     bare = {name: value for name, value in environment().items() if name != "OMP_WAIT_POLICY"}
-    command = [sys.executable, "-c", program, str(tmp_path)]
+    command = [sys.executable, "-c", program]
     for given, expected in (({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")):
         done = subprocess.run(command, env=bare | given, capture_output=True, text=True, timeout=PATIENCE, check=True)
-        assert done.stdout.strip() == expected
+        assert done.stdout.splitlines()[-1] == expected
