@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # torch first and alone: a range that another package asks for would otherwise bring gigabytes of CUDA libraries.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# --no-compile: Python compiles what is imported when it is imported; most of what is installed never is.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: help train test test-all native bench lint links docs browser isaaclab physx clean
 
@@ -41,13 +42,13 @@ train: $(VENV)/.ready
 # very slow where other processes share the cores.
 WORKERS ?= 2
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
-test: $(VENV)/.ready browser isaaclab
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint links native
+test: $(VENV)/.ready
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target browser isaaclab lint links native
 	$(PYTEST) --ignore=tests/triton
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
 # The native code that tests execute, with sanitizers and the CUDA shim: compiled on one core while mypy has the other, and
-# on both after it.
+# on both after it. What comes over the network comes meanwhile.
 native: native-address native-thread native-cuda_shim
 native-%: $(VENV)/.ready
 	$(BIN)/python tests/helpers/native_build.py $*
@@ -99,7 +100,7 @@ isaaclab: $(VENV)/isaaclab/.ready
 $(VENV)/isaaclab/.ready: tests/trainer/engines/isaaclab_checks/requirements.txt | $(VENV)/.torch
 	@echo "fetching Isaac Lab's sources for the checks of its engine"
 	@rm -rf $(VENV)/isaaclab
-	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/isaaclab -r $< \
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target $(VENV)/isaaclab -r $< \
 	  >$(VENV)/isaaclab.log 2>&1; then touch $@; \
 	else rm -rf $(VENV)/isaaclab; echo "could not (see $(VENV)/isaaclab.log): those tests will be skipped"; fi
 

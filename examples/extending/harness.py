@@ -35,13 +35,7 @@ class HarnessEnv(TaskEnv):
         targets = running.act(actions)
         running.draw_pushes()  # nobody can push what hangs, but the random numbers are those of every engine
         state = self._simulate(targets)
-        outcome = running.after_physics(state, torch.zeros(self.num_envs, dtype=torch.bool))
-        extras, done = running.extras(outcome), outcome.done
-        if self._auto_reset and done.any():
-            ended = done.nonzero().squeeze(-1)
-            running.update_levels(ended, outcome)
-            self._start(ended)
-        return running.observations, outcome.reward, done, extras
+        return self._concluded(running.after_physics(state, torch.zeros(self.num_envs, dtype=torch.bool)))
 
     def begin_anew(self) -> None:
         """New episodes everywhere."""

@@ -21,11 +21,6 @@ class Linearised(Estimator):
     remembers: ClassVar[tuple[str, ...]] = ("mean", "scale")
     operators: ClassVar[bool] = False
 
-    @property
-    def label(self) -> str:
-        """linearised."""
-        return self.spelling
-
     def policy(
         self, actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
     ) -> GaussianPolicy:

@@ -87,11 +87,21 @@ class OperatorCalls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def operator_calls(functions: Iterable[Function], inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
-    """What the functions call of our operators: with all gradients, the first input's alone, and none."""
+def operator_calls(
+    functions: Sequence[Function], inputs: Inputs, *, every: bool = True
+) -> list[tuple[Any, tuple[Any, ...]]]:
+    """What the functions call of our operators: with all gradients, the first input's alone, and none.
+
+    Args:
+        functions: What is called.
+        inputs: With what.
+        every: Whether all functions are called in all three ways, or the first one alone and the others with all
+            gradients.
+    """
+    names = list(inputs)
     with OperatorCalls() as calls:
         for function in functions:
-            for wanted in (list(inputs), list(inputs)[:1], []):
+            for wanted in (names, names[:1], []) if every or function is functions[0] else (names,):
                 leaves = {name: tensor.detach().requires_grad_(name in wanted) for name, tensor in inputs.items()}
                 outputs = as_tuple(function(leaves))
                 if wanted:
@@ -281,9 +291,18 @@ class OpBattery:
     @pytest.mark.parametrize("layout", [torch.clone, transposed])
     def test_opcheck(self, layout):
         """Schema, fake tensors (shapes, strides), autograd registration, AOT dispatch of each registered operator."""
+        self.check_operators(layout, every=False)
+
+    @pytest.mark.sweep
+    @pytest.mark.parametrize("layout", [torch.clone, transposed])
+    def test_opcheck_of_every_combination(self, layout):
+        """The same with every set of gradients for each of `opchecked`."""
+        self.check_operators(layout, every=True)
+
+    def check_operators(self, layout: Callable[[Tensor], Tensor], *, every: bool) -> None:
         named = self.make_inputs(self.sizes["odd"], torch.float32)
         inputs = {name: layout(tensor) for name, tensor in named.items()}
-        calls = operator_calls([self.with_arguments(changes) for changes in self.opchecked], inputs)
+        calls = operator_calls([self.with_arguments(changes) for changes in self.opchecked], inputs, every=every)
         assert calls
         for operator, arguments in calls:
             torch.library.opcheck(operator, arguments)

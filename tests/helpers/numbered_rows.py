@@ -17,6 +17,7 @@ from p3kernels.reference.latent_noise import SAMPLING, latent_noise
 SEED = 2**62 + 5
 SIZES = {"one": (1, 1, 1, 1, 2), "odd": (7, 9, 3, 5, 11, 4), "prime": (5, 31, 13, 11, 17, 7, 3)}
 """N, B, C, Z, widths."""
+KINDS = ("shuffled", "duplicates", "far")
 
 
 def numbers(batch: int, kind: str) -> Tensor:
@@ -54,7 +55,7 @@ class NumberedRows:
     def on(self, num_samples: int, **options: Any) -> Callable[[Inputs], tuple[Tensor, ...]]:
         return likelihood_on(self.backend, num_samples, **options)
 
-    @pytest.mark.parametrize("kind", ["shuffled", "duplicates", "far"])
+    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("sampling", SAMPLING)
     @pytest.mark.parametrize("size", SIZES)
     def test_rows_name_their_noise(self, size, sampling, kind):

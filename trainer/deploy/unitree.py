@@ -119,47 +119,43 @@ def intact(message: np.ndarray) -> bool:
     return int(message["crc"]) == checksum(message.tobytes())
 
 
-def command_to_wire(command: np.ndarray) -> bytes:
-    """CDR with its header."""
-    return _to_wire(command.tobytes(), _COMMAND_GAP)
+@dataclass(frozen=True)
+class _Wire:
+    """A message between its memory and CDR bytes with their header."""
+
+    kind: np.dtype
+    gap: int
+    """Where the memory has bytes for alignment that CDR has elsewhere."""
+    name: str
+
+    def pack(self, message: np.ndarray) -> bytes:
+        """CDR with its header."""
+        memory, gap = message.tobytes(), self.gap
+        return b"".join((_CDR_LITTLE_ENDIAN, memory[:gap], memory[gap + 2 : gap + 3], b"\0", memory[gap + 6 :]))
+
+    def unpack(self, data: bytes) -> np.ndarray:
+        """The message of CDR bytes.
+
+        Raises:
+            DamagedMessage: They are not one.
+        """
+        if data[:2] != _CDR_LITTLE_ENDIAN[:2]:
+            raise DamagedMessage(
+                f"{self.name}: expected little-endian CDR (0x0001), got the encoding 0x{data[:2].hex()}"
+            )
+        size, gap = self.kind.itemsize - 4, self.gap
+        body = data[4 : 4 + size]
+        if len(body) != size:
+            raise DamagedMessage(f"{self.name}: expected {size} bytes, got {len(body)}")
+        memory = b"".join((body[:gap], b"\0\0", body[gap : gap + 1], b"\0\0\0", body[gap + 2 :]))
+        return np.frombuffer(memory, self.kind)[0]
 
 
-def command_from_wire(data: bytes) -> np.ndarray:
-    """The LOW_COMMAND of CDR bytes.
-
-    Raises:
-        DamagedMessage: They are not one.
-    """
-    return _from_wire(data, LOW_COMMAND, _COMMAND_GAP, "LowCmd_")
-
-
-def state_to_wire(state: np.ndarray) -> bytes:
-    """CDR with its header."""
-    return _to_wire(state.tobytes(), _STATE_GAP)
-
-
-def state_from_wire(data: bytes) -> np.ndarray:
-    """The LOW_STATE of CDR bytes.
-
-    Raises:
-        DamagedMessage: They are not one.
-    """
-    return _from_wire(data, LOW_STATE, _STATE_GAP, "LowState_")
-
-
-def _to_wire(memory: bytes, gap: int) -> bytes:
-    return b"".join((_CDR_LITTLE_ENDIAN, memory[:gap], memory[gap + 2 : gap + 3], b"\0", memory[gap + 6 :]))
-
-
-def _from_wire(data: bytes, kind: np.dtype, gap: int, name: str) -> np.ndarray:
-    if data[:2] != _CDR_LITTLE_ENDIAN[:2]:
-        raise DamagedMessage(f"{name}: expected little-endian CDR (0x0001), got the encoding 0x{data[:2].hex()}")
-    size = kind.itemsize - 4
-    body = data[4 : 4 + size]
-    if len(body) != size:
-        raise DamagedMessage(f"{name}: expected {size} bytes, got {len(body)}")
-    memory = b"".join((body[:gap], b"\0\0", body[gap : gap + 1], b"\0\0\0", body[gap + 2 :]))
-    return np.frombuffer(memory, kind)[0]
+_COMMAND_WIRE, _STATE_WIRE = _Wire(LOW_COMMAND, _COMMAND_GAP, "LowCmd_"), _Wire(LOW_STATE, _STATE_GAP, "LowState_")
+command_to_wire, command_from_wire = _COMMAND_WIRE.pack, _COMMAND_WIRE.unpack
+"""A LOW_COMMAND to its bytes and back."""
+state_to_wire, state_from_wire = _STATE_WIRE.pack, _STATE_WIRE.unpack
+"""A LOW_STATE to its bytes and back."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.tasks.curriculum import Curriculum
+from trainer.tasks.outcome import Outcome
 from trainer.tasks.running import RunningTask
 from trainer.tasks.state import Episode, RobotState
 from trainer.tasks.symmetry import TaskSymmetry
@@ -97,6 +98,19 @@ class TaskEnv(VecEnv, abc.ABC):
     @abc.abstractmethod
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""
+
+    def _concluded(self, outcome: Outcome) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
+        """What `step` returns of its outcome; episodes that ended begin anew by `_start` where they shall."""
+        extras = self.running.extras(outcome)
+        if self._auto_reset and outcome.done.any():
+            ended = outcome.done.nonzero().squeeze(-1)
+            self.running.update_levels(ended, outcome)
+            self._start(ended)
+        return self.running.observations, outcome.reward, outcome.done, extras
+
+    def _start(self, env_ids: Tensor) -> None:
+        """Begins new episodes for env_ids [K]; of an engine whose `step` ends with `_concluded`."""
+        raise NotImplementedError
 
     def begin_anew(self) -> None:
         """New episodes everywhere, at the curriculum's levels; in an engine that cannot, when each running one ends."""

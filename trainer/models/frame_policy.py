@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ class DeployedFramePolicy(nn.Module):
     """
 
     is_recurrent = False
+    input_names: ClassVar[list[str]] = ["proprio", "extero"]
+    """As in `forward`."""
+    output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: LatentActor, encoder: Encoder | None) -> None:
         super().__init__()
@@ -39,21 +43,14 @@ class DeployedFramePolicy(nn.Module):
         """Zeros of the right shapes, for tracing."""
         return torch.zeros(1, self.proprio_size), torch.zeros(1, self.scan_size)
 
-    @property
-    def input_names(self) -> list[str]:
-        """As in `forward`."""
-        return ["proprio", "extero"]
-
-    @property
-    def output_names(self) -> list[str]:
-        """["actions"]."""
-        return ["actions"]
-
 
 class DeployedBlindFramePolicy(nn.Module):
     """The same of a robot without a scan; arguments as for `DeployedFramePolicy`."""
 
     is_recurrent = False
+    input_names: ClassVar[list[str]] = ["proprio"]
+    """As in `forward`."""
+    output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: LatentActor, encoder: Encoder | None) -> None:
         super().__init__()
@@ -66,16 +63,6 @@ class DeployedBlindFramePolicy(nn.Module):
     def get_dummy_inputs(self) -> tuple[Tensor]:
         """Zeros of the right shape, for tracing."""
         return self.policy.get_dummy_inputs()[:1]
-
-    @property
-    def input_names(self) -> list[str]:
-        """As in `forward`."""
-        return ["proprio"]
-
-    @property
-    def output_names(self) -> list[str]:
-        """["actions"]."""
-        return ["actions"]
 
 
 def deployed_frame_policy(actor: LatentActor, encoder: Encoder | None) -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict
@@ -182,6 +182,9 @@ class DeployedPolicy(nn.Module):
     """
 
     is_recurrent = False
+    input_names: ClassVar[list[str]] = ["proprio", "history", "extero"]
+    """As in `forward`."""
+    output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: EncoderDecoderActor) -> None:
         super().__init__()
@@ -208,16 +211,6 @@ class DeployedPolicy(nn.Module):
         proprio, history, extero = (torch.zeros(1, size) for size in sizes)
         return proprio, history, extero
 
-    @property
-    def input_names(self) -> list[str]:
-        """As in `forward`."""
-        return ["proprio", "history", "extero"]
-
-    @property
-    def output_names(self) -> list[str]:
-        """["actions"]."""
-        return ["actions"]
-
 
 class DeployedBlindPolicy(nn.Module):
     """The same of a robot without a scan.
@@ -227,6 +220,9 @@ class DeployedBlindPolicy(nn.Module):
     """
 
     is_recurrent = False
+    input_names: ClassVar[list[str]] = ["proprio", "history"]
+    """As in `forward`."""
+    output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: EncoderDecoderActor) -> None:
         super().__init__()
@@ -239,13 +235,3 @@ class DeployedBlindPolicy(nn.Module):
     def get_dummy_inputs(self) -> tuple[Tensor, Tensor]:
         """Zeros of the right shapes, for tracing."""
         return self.policy.get_dummy_inputs()[:2]
-
-    @property
-    def input_names(self) -> list[str]:
-        """As in `forward`."""
-        return ["proprio", "history"]
-
-    @property
-    def output_names(self) -> list[str]:
-        """["actions"]."""
-        return ["actions"]

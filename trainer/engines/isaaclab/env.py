@@ -8,12 +8,12 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.engines.env import TaskEnv
 from trainer.engines.isaaclab.managed_env import ManagedTaskEnv
+from trainer.engines.managed.env import ManagedEnv
 from trainer.tasks.state import RobotState
 
 
-class IsaacLabEnv(TaskEnv):
+class IsaacLabEnv(ManagedEnv):
     """E environments of one task in PhysX.
 
     Args:
@@ -26,16 +26,6 @@ class IsaacLabEnv(TaskEnv):
         super().__init__(simulation.managed.running, auto_reset=auto_reset)
         self.generator.set_state(simulation.beginning)  # the managers have asked for episodes to find their sizes
         simulation.reset()
-
-    @property
-    def episode_length_buf(self) -> Tensor:
-        """[E]: steps of the running episodes."""
-        return self.simulation.episode_length_buf
-
-    @episode_length_buf.setter
-    def episode_length_buf(self, value: Tensor) -> None:
-        self.simulation.episode_length_buf = value.to(torch.int64)
-        self.episode.step = self.simulation.episode_length_buf.clone()
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""

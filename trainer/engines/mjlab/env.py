@@ -13,7 +13,7 @@ from mjlab.envs import ManagerBasedRlEnv
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.engines.env import TaskEnv
+from trainer.engines.managed.env import ManagedEnv
 from trainer.engines.mjlab.env_cfg import env_cfg
 from trainer.engines.mjlab.terms import walk
 from trainer.tasks.locomotion import LocomotionTask
@@ -22,7 +22,7 @@ from trainer.tasks.state import RobotState
 _PHYSICS = ("qpos", "qvel", "qacc_warmstart", "time")
 
 
-class MjlabEnv(TaskEnv):
+class MjlabEnv(ManagedEnv):
     """E environments of one task in mjlab, on the task's device.
 
     Args:
@@ -52,16 +52,6 @@ class MjlabEnv(TaskEnv):
         self._data: Any = self.simulation.sim.data
         super().__init__(self._walk.running, auto_reset=auto_reset)
         self.simulation.reset()
-
-    @property
-    def episode_length_buf(self) -> Tensor:
-        """[E]: steps of the running episodes."""
-        return self.simulation.episode_length_buf
-
-    @episode_length_buf.setter
-    def episode_length_buf(self, value: Tensor) -> None:
-        self.episode.step = value.to(torch.int64)
-        self.simulation.episode_length_buf = self.episode.step.clone()  # which mjlab counts up in place
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """One control step of actions [E, A]."""

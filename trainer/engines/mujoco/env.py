@@ -64,13 +64,7 @@ class MujocoEnv(TaskEnv):
         if pushes is not None:
             self.engine.push(*pushes)
         state, broken = self.engine.step(targets)
-        outcome = running.after_physics(state, broken, self.engine.first_warning())
-        extras, done = running.extras(outcome), outcome.done
-        if self._auto_reset and done.any():
-            ended = done.nonzero().squeeze(-1)
-            running.update_levels(ended, outcome)
-            self._start(ended)
-        return running.observations, outcome.reward, done, extras
+        return self._concluded(running.after_physics(state, broken, self.engine.first_warning()))
 
     def restart(self, *, difficulty: float | None = None, terrain: str | None = None) -> TensorDict:
         """Begins a new episode everywhere, of this difficulty and on this terrain from now on where they are given.
