@@ -27,13 +27,20 @@ class Traffic:
 
     bytes_read: int = 0
     bytes_written: int = 0
-    flops: int = 0
-    """Operations of matrix products, two a multiply-add."""
-    launches: int = 0
     by_op: Counter[str] = field(default_factory=Counter)
     """Launches by aten op."""
     each: list[tuple[int, int]] = field(default_factory=list)
-    """Bytes and operations of every launch, in order."""
+    """Bytes and operations of every launch, in order; operations are those of matrix products, two a multiply-add."""
+
+    @property
+    def launches(self) -> int:
+        """How many."""
+        return len(self.each)
+
+    @property
+    def flops(self) -> int:
+        """Operations of all launches."""
+        return sum(flops for _, flops in self.each)
 
     @property
     def bytes_moved(self) -> int:
@@ -80,11 +87,9 @@ class TrafficCounter(TorchDispatchMode):
         read = 0 if fills else sum(_bytes(tensor) for tensor in inputs.values())
         self.traffic.bytes_read += read
         self.traffic.bytes_written += written
-        self.traffic.launches += 1
         self.traffic.by_op[name] += 1
         formula = flop_registry.get(func.overloadpacket)
         flops = 0 if formula is None else formula(*args, **kwargs, out_val=out)
-        self.traffic.flops += flops
         self.traffic.each.append((read + written, flops))
         return out
 

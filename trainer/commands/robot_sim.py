@@ -14,7 +14,7 @@ from trainer.config.command_line import parse
 from trainer.config.names import did_you_mean
 from trainer.deploy.bus import DOMAIN, LOOPBACK, Bus
 from trainer.deploy.unitree import Remote, remote_bytes
-from trainer.robot_sim.robot import Noise, SimulatedRobot
+from trainer.robot_sim.robot import SimulatedRobot
 from trainer.robot_sim.server import FAULTS, Link, Server
 from trainer.tasks.terrains import TERRAINS, Terrain, make_terrain
 
@@ -102,8 +102,9 @@ def serve(config: RobotSimConfig) -> Server:
     for name, low, high in (("loss", 0, 1), ("speed", 1e-3, 10), ("noise", 0, 100), ("jitter_ms", 0, 1000)):
         if not low <= getattr(config, name) <= high:
             raise ValueError(f"--{name.replace('_', '-')}: expected {low} to {high}, got {getattr(config, name)}")
-    noise = Noise(*(config.noise * value for value in dataclasses.astuple(Noise()))) if config.noise else None
-    robot = SimulatedRobot(terrain_of(config), config.seed, noise, config.motor_hz, config.gantry, config.mode_machine)
+    robot = SimulatedRobot(
+        terrain_of(config), config.seed, config.noise, config.motor_hz, config.gantry, config.mode_machine
+    )
     bus = Bus(LOOPBACK, config.domain)
     lidar = None
     if config.lidar:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import mujoco
 import numpy as np
 
@@ -19,20 +17,8 @@ TICK_MS = 2
 _COUNT = len(MOTORS)
 _FRICTION = 0.65
 _MAX_TILT, _MIN_HEIGHT = 0.6, 0.7
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Standard deviations of the sensors' white noise."""
-
-    position: float = 0.002
-    """rad"""
-    velocity: float = 0.1
-    """rad/s"""
-    gyroscope: float = 0.02
-    """rad/s"""
-    orientation: float = 0.003
-    """rad, about each axis"""
+_POSITION_NOISE, _VELOCITY_NOISE, _GYROSCOPE_NOISE, _ORIENTATION_NOISE = 0.002, 0.1, 0.02, 0.003
+"""Standard deviations of the sensors' usual white noise: rad, rad/s, rad/s, and rad about each axis."""
 
 
 class SimulatedRobot:
@@ -41,7 +27,7 @@ class SimulatedRobot:
     Args:
         terrain: The tile; None for an endless plane.
         seed: Seed of the sensors' noise.
-        noise: Noise of the sensors; None for none.
+        noise: Noise of the sensors, as a multiple of the usual.
         motor_hz: Rate of the motors' own PD, and of the physics.
         gantry: Hang it on a gantry first; otherwise it stands in its stance and nothing holds it.
         mode_machine: What it says that it is.
@@ -51,7 +37,7 @@ class SimulatedRobot:
         self,
         terrain: Terrain | None,
         seed: int = 0,
-        noise: Noise | None = None,
+        noise: float = 0.0,
         motor_hz: int = 1000,
         gantry: bool = True,
         mode_machine: int = 5,
@@ -148,11 +134,11 @@ class SimulatedRobot:
         motors = state["motor_state"][:_COUNT]
         position, velocity = self.data.qpos[self._qpos], self.data.qvel[self._qvel]
         quat, gyro = self.data.qpos[3:7], self.data.qvel[3:6]
-        if self.noise is not None:
-            position = position + self.noise.position * self._rng.standard_normal(_COUNT)
-            velocity = velocity + self.noise.velocity * self._rng.standard_normal(_COUNT)
-            gyro = gyro + self.noise.gyroscope * self._rng.standard_normal(3)
-            quat = _turned(quat, self.noise.orientation * self._rng.standard_normal(3))
+        if self.noise:
+            position = position + self.noise * _POSITION_NOISE * self._rng.standard_normal(_COUNT)
+            velocity = velocity + self.noise * _VELOCITY_NOISE * self._rng.standard_normal(_COUNT)
+            gyro = gyro + self.noise * _GYROSCOPE_NOISE * self._rng.standard_normal(3)
+            quat = _turned(quat, self.noise * _ORIENTATION_NOISE * self._rng.standard_normal(3))
         motors["mode"] = ENABLED
         motors["q"], motors["dq"] = position, velocity
         motors["tau_est"] = self.data.actuator_force[self._motor]

@@ -164,7 +164,15 @@ def test_a_dry_run_sends_nothing(pair, policy):
     assert "a controller is there" not in robot.text()
 
 
-@pytest.mark.parametrize("link", [("--loss", 0.05), ("--command-delay-ms", 20), ("--state-delay-ms", 20)])
+@pytest.mark.parametrize(
+    "link",
+    [
+        ("--state-delay-ms", 20),
+        # in `make test` a policy that walks has these, in tests/trainer/deploy/test_deploy_walk.py
+        pytest.param(("--loss", 0.05), marks=pytest.mark.sweep),
+        pytest.param(("--command-delay-ms", 20), marks=pytest.mark.sweep),
+    ],
+)
 def test_a_bad_connection_is_survived(pair, policy, link):
     """The whole way to the policy, in lockstep: no fault, and no command that the robot refused."""
     robot = pair.robot("--lockstep", "--press", STAND, POLICY, "--seconds", 8, *link)

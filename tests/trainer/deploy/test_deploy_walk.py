@@ -52,7 +52,7 @@ def walk(directory, policy, *robot_arguments, deploy_arguments=("--command", 0.5
 
 @pytest.mark.parametrize(
     "link",
-    [(), ("--loss", 0.05), ("--command-delay-ms", 20)],
+    [pytest.param((), marks=pytest.mark.sweep), ("--loss", 0.05), ("--command-delay-ms", 20)],
     ids=["plain", "5 % lost", "20 ms later"],
 )
 def test_it_walks_on_the_plane(tmp_path, exported, link):
@@ -62,6 +62,7 @@ def test_it_walks_on_the_plane(tmp_path, exported, link):
             pytest.skip(f"the policy 'g1-flat' was trained with delays up to {1e3 * trained_delay:g} ms")
     report, said = walk(tmp_path, exported("g1-flat"), *link)
     assert report["fell_at"] is None, said
+    assert report["damaged_commands"] == 0
     assert report["walked"] >= SECONDS - 1.0, said
     assert report["distance"] > 3.0
 
