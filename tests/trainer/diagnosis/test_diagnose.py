@@ -101,6 +101,8 @@ TINY = Sizes(
     test_samples=(20,),
     gradient_states=12,
     redraws=2,
+    fidelity_redraws=2,
+    fidelity_reference=20,
     noise_counts=(1, 2),
 )
 
