@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +23,36 @@ OLDEST_TRITON = (3, 4)
 """As in pyproject.toml; 3.3 refuses some of the kernels (tools/triton_versions.py)."""
 OLDEST_CAPABILITY = (8, 0)
 """The oldest compute capability that the Triton and CUDA kernels are compiled for."""
+
+_standing_in: list[Callable[[], AbstractContextManager[Any]]] = []
+
+
+@contextlib.contextmanager
+def standing_in_for_a_gpu(
+    operator: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Iterator[None]:
+    """Inside, CPU tensors are taken for a GPU's on which Triton runs.
+
+    For counting what would be launched there: `triton_kernels.launch.started_instead`, in which nothing is.
+
+    Args:
+        operator: Makes what an operator of ours runs in, whose own operations torch's dispatch modes do not see.
+    """
+    _standing_in.append(operator)
+    try:
+        yield
+    finally:
+        _standing_in.pop()
+
+
+def inside_operator() -> AbstractContextManager[Any]:
+    """What an operator of ours is to run in: nothing, unless somebody counts."""
+    return _standing_in[-1]() if _standing_in else contextlib.nullcontext()
+
+
+def on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on a GPU, or on a CPU that stands in for one."""
+    return tensor.device.type == "cuda" or (bool(_standing_in) and tensor.device.type == "cpu")
 
 
 @functools.cache
@@ -174,6 +206,8 @@ def choose_backend(backend: str | None, tensor: torch.Tensor, *others: Any) -> s
     requested = backend if backend is not None else os.environ.get("P3_BACKEND") or None
     if not isinstance(tensor, torch.Tensor):
         return "reference"  # the op's own checks name the argument
+    if _standing_in:
+        return requested or ("reference" if tensor.dtype == torch.float64 else "triton")
     inside_transform = transformed(tensor, *others)
     if requested is None:
         return "reference" if inside_transform else _fastest(tensor)

@@ -27,7 +27,8 @@ class Backward(Generic[Inputs, Outputs]):
     outputs: Outputs
     """What the forward function returned; None for what `Operators.saved` does not name."""
     d_outputs: Outputs
-    """The incoming gradients, contiguous, zeros where nothing came; None for what `Operators.kept` names."""
+    """The incoming gradients, contiguous; where nothing came, zeros, or with `empty` operators nothing; None for what
+    `Operators.kept` names."""
     wanted: frozenset[str]
     """The inputs whose gradient is asked for."""
 

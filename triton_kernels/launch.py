@@ -26,7 +26,7 @@ SMALLEST_BUCKET = 16
 LARGEST_BUCKET = 65536
 SMALLEST_BLOCK = 16
 """What a matrix product of Triton's needs at least."""
-WHOLE = ("BLOCK_A",)
+WHOLE = ("BLOCK_A", "BLOCK_C")
 """Blocks that have to cover all of their dimension, and so cannot shrink."""
 
 _target: list[str] = []

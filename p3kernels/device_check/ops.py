@@ -202,6 +202,5 @@ OPS = (
         _head,
         {"one": (1, 1), "odd": (3, 5), "prime": (31, 29), "empty": (0, 5), "actor": (4097, 29)},
         constant=("old_mean", "old_std"),
-        kernels=("cuda",),
     ),
 )

@@ -12,15 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from p3kernels import checks
+from p3kernels.estimators.few_launches import drawn, squared
 from p3kernels.estimators.protocol import Judgement, Policy
 from p3kernels.nn import mlp_layers
 from p3kernels.ops.gaussian_head import gaussian_head
 from p3kernels.ops.mixture_log_prob import mixture_log_prob
 
+ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
+
 
 def gaussian_entropy(std: Tensor) -> Tensor:
     """[B] of independent Gaussians of std [B, A]."""
-    return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+    return (std.log() + ENTROPY_OF_UNIT_NORMAL).sum(-1)
 
 
 def gaussian_kl(old_mean: Tensor, old_scale: Tensor, new_mean: Tensor, new_scale: Tensor) -> Tensor:
@@ -50,7 +53,7 @@ def propagated(
     """What an op of mean, variance and layers gives for [context, z] through the actor."""
     layers = mlp_layers(actor)
     network = (layers.weights, layers.biases, layers.activation, layers.activation_parameter)
-    return op(torch.cat([context, latent_mean], -1), latent_std.square(), *network, **options)
+    return op(torch.cat([context, latent_mean], -1), squared(latent_std), *network, **options)
 
 
 class _Gaussian(Policy):
@@ -66,7 +69,7 @@ class _Gaussian(Policy):
 
     def latent(self) -> Tensor:
         """A latent [B, Z], differentiable, drawn anew: for a decoder."""
-        return self.latent_mean + self.latent_std * torch.randn_like(self.latent_mean)
+        return drawn(self.latent_mean, self.latent_std)
 
 
 @dataclass(frozen=True)

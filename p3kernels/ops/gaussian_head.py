@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import importlib
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from p3kernels import checks, reference
-from p3kernels.backends import choose_backend, cuda_in_tritons_place
+from p3kernels.backends import choose_backend
 from p3kernels.cuda import native
 from p3kernels.ops.mixture_log_prob import check_action
 from p3kernels.ops.register import Kernels, Operators
@@ -48,9 +49,11 @@ def _forward(inputs: Inputs) -> Outputs:
 
 def _backward(request: Backward[Inputs, Outputs]) -> Gradients:
     inputs = map_tensors(request.inputs, Tensor.contiguous)
+    rows = inputs.action.shape[0]
+    came = Outputs(*(given if given.numel() else given.new_zeros(rows) for given in request.d_outputs))
     d_action, d_mean, d_var = (torch.empty_like(tensor) for tensor in (inputs.action, inputs.mean, inputs.var))
     d_std = torch.empty(inputs.action.shape, dtype=torch.float32, device=inputs.action.device)
-    native.gaussian_head_backward(inputs, request.d_outputs, d_action, d_mean, d_var, d_std)
+    native.gaussian_head_backward(inputs, came, d_action, d_mean, d_var, d_std)
     return {
         "action": d_action,
         "mean": d_mean,
@@ -59,13 +62,28 @@ def _backward(request: Backward[Inputs, Outputs]) -> Gradients:
     }
 
 
+def _triton() -> Any:
+    return importlib.import_module("triton_kernels.gaussian_head")  # triton is not imported with the package
+
+
+def _triton_forward(inputs: Inputs) -> Outputs:
+    return Outputs(*_triton().forward(*inputs))
+
+
+def _triton_backward(request: Backward[Inputs, Outputs]) -> Gradients:
+    wants_d_action = "action" in request.wanted
+    found = _triton().backward(*request.d_outputs, *request.inputs, wants_d_action=wants_d_action)
+    return dict(zip(("action", "mean", "var", "std"), found, strict=True))
+
+
 _OPERATORS = Operators(
     "gaussian_head",
     Inputs,
     Outputs,
     fake=_fake,
-    kernels={"cuda": Kernels(_forward, _backward)},
+    kernels={"cuda": Kernels(_forward, _backward), "triton": Kernels(_triton_forward, _triton_backward)},
     differentiable=("action", "mean", "var", "std"),
+    empty=True,
 )
 
 
@@ -82,7 +100,7 @@ def gaussian_head(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log N(action | mean, var + std²), its entropy, and KL(N(old_mean, old_std²) ‖ it): what PPO asks of MM's policy.
 
-    One launch forward and one backward on the CUDA backend; on the others plain torch.
+    One launch forward and one backward on the GPU's backends; on the others plain torch.
 
     Args:
         action: [B, A], float32 or float64; on the backends for GPUs float32 or bfloat16, also mixed.
@@ -105,9 +123,7 @@ def gaussian_head(
         checks.check_shape(name, tensor, action.shape)
     checks.check_values("var", var)
     inputs = Inputs(action, mean, var, std, old_mean, old_std)
-    if cuda_in_tritons_place(chosen, backend, lambda: True) == "cuda":
-        out = _OPERATORS("cuda", inputs)
+    if chosen in ("triton", "cuda"):
+        out = _OPERATORS(chosen, inputs)
         return out.log_prob, out.entropy, out.kl
-    if chosen == "triton":
-        inputs = map_tensors(inputs, Tensor.float)
     return reference.gaussian_head(*inputs)

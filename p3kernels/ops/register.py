@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.library import CustomOpDef
 
+from p3kernels.backends import inside_operator
 from p3kernels.records import Backward, Gradients, Inputs, Outputs
 
 _SCHEMA_TYPES: dict[Any, str] = {
@@ -55,6 +56,7 @@ class Operators(Generic[Inputs, Outputs]):
         saved: Names of the outputs that a backward function reads.
         kept: Names of the outputs that are there for the backward function alone, and have no gradient.
         twice: Whether the reference backend has second derivatives, which the kernels refuse.
+        empty: Whether a gradient that did not come is an empty tensor to the backward functions, and not zeros.
     """
 
     def __init__(
@@ -69,10 +71,12 @@ class Operators(Generic[Inputs, Outputs]):
         saved: Collection[str] = (),
         kept: Collection[str] = (),
         twice: bool = True,
+        empty: bool = False,
     ) -> None:
         self.name = name
         self._inputs, self._outputs, self._fake = inputs, outputs, fake
         self._differentiable, self._saved, self._twice = tuple(differentiable), tuple(saved), twice
+        self._empty = empty
         self._incoming = tuple(field for field in _fields(outputs) if field not in kept)
         hints = typing.get_type_hints(inputs)
         self._lists = frozenset(field for field in _fields(inputs) if hints[field] == Sequence[Tensor])
@@ -105,7 +109,8 @@ class Operators(Generic[Inputs, Outputs]):
         """The function as the operator calls it: by position, and one output not in a tuple."""
 
         def operator(*values: Any) -> Any:
-            outputs = tuple(function(self._inputs(*values)))
+            with inside_operator():
+                outputs = tuple(function(self._inputs(*values)))
             return outputs if len(outputs) > 1 else outputs[0]
 
         return operator
@@ -120,7 +125,8 @@ class Operators(Generic[Inputs, Outputs]):
             inputs = self._inputs(*values[second:-1])
             wanted = frozenset(name for name, want in zip(self._differentiable, values[-1], strict=True) if want)
             request = Backward(inputs, self._some_outputs(outputs), self._some_outputs(d_outputs), wanted)
-            return self._flat(inputs, wanted, function(request))
+            with inside_operator():
+                return self._flat(inputs, wanted, function(request))
 
         return operator
 
@@ -180,11 +186,15 @@ class Operators(Generic[Inputs, Outputs]):
         return tuple(self._gradients(named, dict(zip(self._differentiable, wanted, strict=True)), flat).values())
 
     def _zeros(self, inputs: Inputs, came: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-        """In place of the gradients that did not come; shapes as in the forward pass."""
+        """In place of the gradients that did not come; shapes as in the forward pass, or empty."""
         if all(came[name] is not None for name in self._incoming):
             return {}
+        missing = [name for name in self._incoming if came[name] is None]
+        if self._empty:
+            present = next(gradient for gradient in came.values() if gradient is not None)
+            return {name: present.new_empty(0) for name in missing}
         shapes = self._fake(inputs)
-        return {name: torch.zeros_like(getattr(shapes, name)) for name in self._incoming if came[name] is None}
+        return {name: torch.zeros_like(getattr(shapes, name)) for name in missing}
 
     def _gradients(
         self, named: Mapping[str, Any], wanted: Mapping[str, bool], flat: Sequence[Tensor]

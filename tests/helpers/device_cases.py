@@ -7,8 +7,11 @@ from typing import ClassVar
 import pytest
 import torch
 
+import p3kernels
 from helpers import cases
+from helpers.battery import run
 from helpers.device_battery import DeviceBattery
+from p3kernels import reference
 
 
 class EluMomentsCases(cases.EluMomentsCase, DeviceBattery):
@@ -45,6 +48,42 @@ class MixtureLogProbCases(cases.MixtureLogProbCase, DeviceBattery):
         action = torch.randn(rows, actions, generator=generator)
         means = 0.7 * torch.randn(samples, rows, actions, generator=generator)
         return {"action": action.to(dtype), "means": means.to(dtype), "std": std.to(dtype)}
+
+
+class GaussianHeadCases(DeviceBattery):
+    op = p3kernels.gaussian_head
+    reference = reference.gaussian_head
+    sizes: ClassVar = {"one": (1, 1), "odd": (3, 5), "prime": (31, 29), "empty": (0, 5), "large": (131, 67)}
+    rounding = 64  # sums of 67 terms, some of them close to cancelling
+    test_gradients_only_where_asked = None  # the old policy has none
+    test_gradient_through_one_output_alone = None  # below, by all three
+
+    def make_inputs(self, size, dtype):
+        generator = torch.Generator().manual_seed(4)
+
+        def normal() -> torch.Tensor:
+            return torch.randn(size, generator=generator, dtype=torch.float64)
+
+        inputs = {"action": normal(), "mean": normal(), "var": 0.1 + normal().square()}
+        inputs["std"] = 0.3 + torch.rand(size[1], generator=generator, dtype=torch.float64)
+        old = {"old_mean": normal(), "old_std": 0.5 + 0.2 * normal().abs()}
+        self.constants = {name: tensor.bfloat16().to(dtype) for name, tensor in old.items()}  # the same in every dtype
+        return {name: tensor.to(dtype) for name, tensor in inputs.items()}
+
+    def arguments(self, inputs):
+        like = inputs["action"]
+        constants = {name: tensor.to(like.dtype)[: like.shape[0]] for name, tensor in self.constants.items()}
+        return {**inputs, **constants}
+
+    def assert_each_output_alone_with_a_std_of_each_row(self) -> None:
+        inputs = self.make_inputs((7, 29), torch.float32)
+        inputs["std"] = inputs["std"].expand(7, -1) * torch.linspace(0.5, 2, 7)[:, None]
+        for index in range(3):
+            _, expected = run(lambda x, index=index: self.twin(x)[index], inputs)
+            _, gradients = run(lambda x, index=index: self.call(x)[index], inputs)
+            for name, gradient in gradients.items():
+                value = torch.zeros_like(gradient) if expected[name] is None else expected[name]
+                self.assert_near(f"output {index}, gradient of {name}", gradient, value)
 
 
 class MlpMixtureLogProbCases(cases.MlpMixtureLogProbCase, DeviceBattery):

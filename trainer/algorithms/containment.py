@@ -31,6 +31,7 @@ class Containment:
     replaced_rows: int
     set_learning_rate: Callable[[float], None]
     _loss: Callable[[dict[str, Any], dict[str, Any]], tuple[Tensor, dict[str, Tensor]]]
+    _batch: Callable[[dict[str, Any], Tensor], dict[str, Any]]
     _good: LastGoodWeights
     _replaced: dict[str, Tensor]
 
@@ -49,10 +50,11 @@ class Containment:
             self._explain(batch, terms)
         self._mend_weights("within an update")
 
-    def _left_out_unseen(self, batch: dict[str, Any], rollout: dict[str, Any], *, first: bool) -> None:
+    def _left_out_unseen(self, rows: Tensor, rollout: dict[str, Any], *, first: bool) -> None:
         """As `_left_out`, at the end of the epoch: the minibatch is computed again to see what was not finite."""
         if not first:
             return
+        batch = self._batch(rollout, rows)
         loss, terms = self._loss(batch, rollout)
         self.optimizer.zero_grad()
         loss.backward()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.ranks import Ranks
+from trainer.models.update_terms import fused, gradient_bounds
 
 
 def can_skip_itself(optimizer: torch.optim.Optimizer) -> bool:
@@ -49,6 +50,8 @@ class GuardedStep:
             loss: Whose gradients the parameters have.
         """
         loss = self.ranks.mean_gradients([p for part in self.parts for p in part], loss)
+        if self.deferred and len(self.parts) == 2 and fused(loss):
+            return self._in_few_launches(loss)
         norms = [nn.utils.get_total_norm(p.grad for p in part if p.grad is not None) for part in self.parts]
         total = loss + sum(norms)
         if not self.deferred:
@@ -64,6 +67,17 @@ class GuardedStep:
         self.optimizer.step()
         return taken
 
+    def _in_few_launches(self, loss: Tensor) -> Tensor:
+        """As `__call__`: what the norms mean for both parts is one kernel."""
+        gradients = [[p.grad for p in part if p.grad is not None] for part in self.parts]
+        norms = torch.stack(torch._foreach_norm([gradient for part in gradients for gradient in part]))
+        divisors, broken, taken = gradient_bounds(norms, loss, len(gradients[0]), self.max_norm)
+        self.optimizer.found_inf = broken  # type: ignore[attr-defined]  # as torch's GradScaler tells it
+        for part, divisor in zip(gradients, divisors.unbind(), strict=True):
+            torch._foreach_div_(part, divisor)
+        self.optimizer.step()
+        return taken
+
 
 class Tally:
     """Sums over the steps that were taken, on the device until they are read, once an epoch.
@@ -76,7 +90,7 @@ class Tally:
     def __init__(self, device: str | torch.device, ranks: Ranks) -> None:
         self._device, self._ranks = device, ranks
         self._names: list[str] = []
-        self._sums = torch.zeros(0, device=device)
+        self._sums: Tensor | None = None
         self._before: list[float] = []
         self._taken: list[Tensor] = []
         self.steps = 0
@@ -84,12 +98,11 @@ class Tally:
         self.means: dict[str, float] = {}
         """Means over all steps that were taken in the epochs that were read."""
 
-    def add(self, terms: Mapping[str, Tensor], taken: Tensor) -> None:
+    def add(self, taken: Tensor, terms: Mapping[str, Tensor]) -> None:
         """The terms of a step, 0-d each; they count where `taken`."""
-        if not self._names:
-            self._names = list(terms)
+        if self._sums is None:
+            self._names, self._before = list(terms), [0.0] * len(terms)
             self._sums = torch.zeros(len(terms), device=self._device)
-            self._before = [0.0] * len(terms)
         values = torch.stack([terms[name].detach() for name in self._names])
         self._sums = torch.where(taken, self._sums + values, self._sums)
         self._taken.append(taken)
@@ -107,8 +120,8 @@ class Tally:
         """
         if not self._taken:
             return {}, []
-        flags = torch.stack(self._taken).to(self._sums.dtype)
-        read = self._ranks.mean(torch.cat([self._sums, flags])).tolist()
+        flags = torch.stack(self._taken).float()
+        read = self._ranks.mean(flags if self._sums is None else torch.cat([self._sums, flags])).tolist()
         sums, flags_read = read[: len(self._names)], read[len(self._names) :]
         taken = round(sum(flags_read))
         left_out = [number for number, flag in enumerate(flags_read) if not flag]

@@ -21,7 +21,7 @@ What differs from rsl_rl's PPO, and why:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,17 +32,20 @@ from rsl_rl.utils import resolve_callable
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from p3kernels.estimators.gaussian import gaussian_entropy
+from p3kernels.estimators.gaussian import ENTROPY_OF_UNIT_NORMAL
 from trainer.algorithms.containment import Containment
 from trainer.algorithms.finite import LastGoodWeights
-from trainer.algorithms.guarded_step import GuardedStep, Tally, can_skip_itself
-from trainer.algorithms.losses import clipped_surrogate, value_loss
+from trainer.algorithms.guarded_step import Tally, can_skip_itself
+from trainer.algorithms.losses import WeightedSum, terms_of_policy
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.mirroring import Mirroring, Symmetry, share_of, symmetry_of
 from trainer.algorithms.plug_in import read_config
 from trainer.algorithms.rollout_rows import RolloutRows
+from trainer.algorithms.rows import PackedRows
 from trainer.algorithms.saved_state import SavedState
 from trainer.algorithms.schedule import EstimatorSchedule, Plateau
+from trainer.algorithms.step_graph import StepGraph
+from trainer.algorithms.steps import Steps
 from trainer.models.actor import LatentActor, observation_sets
 from trainer.models.dense import value_of, value_of_inputs
 from trainer.models.latent_noise import EVERY, latent_share
@@ -54,7 +57,7 @@ ENTROPIES = ("exploration", "marginal")
 """Whose entropy the bonus may reward: the exploration noise's, or the policy's as its estimator has it."""
 
 
-class P3PPO(Containment, RolloutRows, SavedState, PPO):
+class P3PPO(Containment, RolloutRows, Steps, SavedState, PPO):
     """P³ with switchable probability estimators, and the baselines.
 
     Args:
@@ -69,6 +72,7 @@ class P3PPO(Containment, RolloutRows, SavedState, PPO):
             form (Monte Carlo has not, and gives that of the exploration).
         mirror_share: Share of the rollout's steps, in [0, 1], that are also trained on in the mirror.
         symmetry: The environment's, which mirroring needs.
+        cuda_graph: Whether a minibatch's step is captured and launched as one CUDA graph; nothing to a CPU.
         **ppo: Arguments of rsl_rl's PPO; RND is not supported, of symmetry the data augmentation alone.
 
     Attributes:
@@ -78,6 +82,7 @@ class P3PPO(Containment, RolloutRows, SavedState, PPO):
         restored_weights: How often weights were found broken and the last good ones came back.
         replaced_rows: Rows of observations and rewards that were not finite.
         deferred: Whether the host looks at an update once an epoch and not at every step, as on a GPU.
+        step_graph: The graph of a minibatch's step, where that is asked for and can be.
     """
 
     actor: LatentActor
@@ -97,6 +102,7 @@ class P3PPO(Containment, RolloutRows, SavedState, PPO):
         entropy: str = "exploration",
         mirror_share: float = 0.0,
         symmetry: Symmetry | None = None,
+        cuda_graph: bool = False,
         **ppo: Any,
     ) -> None:
         if dual_clip is not None and not dual_clip > 1:
@@ -128,6 +134,7 @@ class P3PPO(Containment, RolloutRows, SavedState, PPO):
             self.optimizer = torch.optim.Adam(parameters, self.learning_rate, fused=True)
         self.deferred = torch.device(self.device).type != "cpu" and can_skip_itself(self.optimizer)
         self._rate = torch.tensor(self.learning_rate, device=self.device)
+        self._weighted, self._one = WeightedSum(self.device), torch.ones((), device=self.device)
         self.set_learning_rate(self.learning_rate)
         self.initial_learning_rate = self.learning_rate
         self.dual_clip, self.entropy = dual_clip, entropy
@@ -143,6 +150,10 @@ class P3PPO(Containment, RolloutRows, SavedState, PPO):
         self._rewards = torch.zeros((), device=self.device)
         self._seed: Tensor | None = None
         self._replaced: dict[str, Tensor] = {}
+        self._packed: PackedRows | None = None
+        self.step_graph = StepGraph() if cuda_graph and self.deferred and self.ranks.size == 1 else None
+        if self.step_graph is None and cuda_graph and self.deferred:
+            self.report("no CUDA graph of an update's step: the ranks speak with each other within it")
 
     @staticmethod
     def construct_algorithm(obs: TensorDict, env: VecEnv, cfg: dict, device: str) -> P3PPO:
@@ -236,27 +247,24 @@ class P3PPO(Containment, RolloutRows, SavedState, PPO):
         step, tally, skipped = self._guarded_step(), Tally(self.device, self.ranks), 0
         for _ in range(self.num_learning_epochs):
             seen: list[Tensor] = []
-            for batch in self._minibatches(rollout):
+            for rows in self._shuffled(rollout) if self.deferred else ():
+                seen.append(rows)
+                tally.add(*self._unseen_step(rollout, step, rows))
+            for batch in () if self.deferred else self._minibatches(rollout):
                 loss, terms = self._loss(batch, rollout)
-                self.optimizer.zero_grad()
-                loss.backward()
-                taken = step(loss)
-                seen.append(batch["rows"])
-                if self.deferred:
-                    self.actor.after_step(taken)
-                elif taken:
+                taken = self._descended(loss, step)
+                if taken:
                     self.actor.after_step()
+                    tally.add(taken, terms)
                 else:
                     skipped += 1
                     self._left_out(batch, {**terms, "loss": loss}, first=skipped == 1)
                     tally.skip(taken)
-                    continue
-                tally.add(terms, taken)
             means, left_out = tally.end_epoch()
             if self.deferred:
                 for number in left_out:
                     skipped += 1
-                    self._left_out_unseen(self._batch(rollout, seen[number]), rollout, first=skipped == 1)
+                    self._left_out_unseen(seen[number], rollout, first=skipped == 1)
             if means:
                 self._adapt_learning_rate(means["kl"])
         losses = {**tally.means, "skipped_steps": float(skipped), **self._mirrored()}
@@ -268,54 +276,43 @@ class P3PPO(Containment, RolloutRows, SavedState, PPO):
         self._finish()
         return losses
 
-    def _guarded_step(self) -> GuardedStep:
-        return GuardedStep(self.optimizer, self._trained, self.max_grad_norm, self.ranks, deferred=self.deferred)
-
     def _loss(self, batch: dict[str, Any], rollout: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a minibatch, and its terms and diagnostics by name; nothing here is read by the host."""
         context, latent = self.actor.encode_normalised(batch)
         policy = self.actor.recall(context, latent, batch, self._seed)
         log_prob, entropy, kl = policy.judge(batch["actions"], batch)
-        entropy = self._entropy(entropy)
         value = value_of_inputs(self.critic, batch["critic"]).squeeze(-1)
 
         # PPO on the marginal likelihood
         if self.normalize_advantage_per_mini_batch:
             batch["advantages"] = self._normalised(batch["advantages"])
-        log_ratio = log_prob - batch.get("acted_log_prob", batch["log_prob"])
-        surrogate = clipped_surrogate(log_ratio, batch["advantages"], self.clip_param, self.dual_clip)
-        clip = self.clip_param if self.use_clipped_value_loss else None
-        value_error = value_loss(value, batch["values"], batch["returns"], clip)
-        loss = surrogate + self.value_loss_coef * value_error - self.entropy_coef * entropy
+        clips = {"clip": self.clip_param, "dual_clip": self.dual_clip, "clips_value": self.use_clipped_value_loss}
+        judged = terms_of_policy(log_prob, kl, value, batch, **clips, ranks=self.ranks)
+        terms = {"surrogate": judged.surrogate, "value": judged.value, "entropy": self._entropy(entropy)}
+        weights = {"surrogate": 1.0, "value": self.value_loss_coef, "entropy": -self.entropy_coef}
 
         # The representation, as the method trains it
         representation = self.actor.representation_loss(policy, latent, batch, rollout)
-        loss = loss + representation.total
-        terms = {"surrogate": surrogate, "value": value_error, "entropy": entropy, **representation.parts}
+        vectors = [*judged.losses, terms["entropy"], *representation.vectors]
+        terms |= representation.parts
+        weights |= representation.weights
         if self.actor.latent_noise is not None:
-            share = latent_share(self.actor.mlp, context, latent, self.actor.action_std, every=EVERY)
-            loss = loss + self.actor.latent_noise.coef * share
-            terms["latent_share"] = share
-
-        with torch.no_grad():
-            terms["kl"] = self._mean_drawn(kl.detach(), batch)
-            outside = ((log_ratio.exp() - 1).abs() > self.clip_param).float()
-            terms["clip_fraction"] = self._mean_drawn(outside, batch)
-            terms["learning_rate"] = self._rate
-        return loss, terms
+            terms["latent_share"] = latent_share(self.actor.mlp, context, latent, self.actor.action_std, every=EVERY)
+            vectors.append(terms["latent_share"])
+            weights["latent_share"] = self.actor.latent_noise.coef
+        loss = self._weighted(vectors, weights.values())
+        return loss, {**terms, "kl": judged.kl, "clip_fraction": judged.clip_fraction, "learning_rate": self._rate}
 
     def _mirrored(self) -> dict[str, float]:
         """What the log has of mirroring."""
         scalars = {} if self.mirroring is None else self.mirroring.scalars
         return dict(zip(scalars, self._logged(list(scalars.values())), strict=True))
 
-    def _mean_drawn(self, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        """The mean of values [B] over rows that the policy drew itself: of an image -log r estimates no KL."""
-        return self.ranks.masked_mean(values, batch["drawn"]) if "drawn" in batch else values.mean()
-
     def _entropy(self, marginal: Tensor) -> Tensor:
         """What the bonus rewards, a mean over rows; `marginal` [B] is the policy's own entropy."""
-        return gaussian_entropy(self.actor.action_std) if self.entropy == "exploration" else marginal.mean()
+        if self.entropy == "marginal":
+            return marginal.mean()
+        return self.actor.log_std.sum() + self.actor.log_std.numel() * ENTROPY_OF_UNIT_NORMAL
 
     def _adapt_learning_rate(self, kl: float) -> None:
         if self.desired_kl is None or self.schedule != "adaptive":

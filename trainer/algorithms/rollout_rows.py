@@ -29,6 +29,7 @@ class RolloutRows:
     on_phase: Callable[[str], None]
     deferred: bool
     _seed: Tensor | None
+    _packed: PackedRows | None
 
     def _rollout(self) -> dict[str, Any]:
         """The rows that an update is over, with what it needs of them and the epochs share.
@@ -67,8 +68,8 @@ class RolloutRows:
         rows |= {**self.actor.normalised(observations), "critic": critic_inputs(self.critic, observations)}
         rest = {"num_envs": rollout["num_envs"]}
         if self.deferred:
-            packed = PackedRows(rows)
-            rows, rest["packed"] = packed.columns(), packed
+            self._packed = PackedRows(rows, self._packed)
+            rows, rest["packed"] = self._packed.columns(), self._packed
         self.on_phase("prepared")
         return rows | rest
 
@@ -89,11 +90,15 @@ class RolloutRows:
         return policy.remember(rows["actions"])
 
     def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rollout in a new order, in `num_mini_batches` parts; a rest that does not divide is left out."""
+        """The rollout in a new order, in `num_mini_batches` parts."""
+        return (self._batch(rollout, rows) for rows in self._shuffled(rollout))
+
+    def _shuffled(self, rollout: dict[str, Any]) -> Iterator[Tensor]:
+        """The numbers [B] of its rows in a new order, in parts; a rest that does not divide is left out."""
         size = len(rollout["actions"]) // self.num_mini_batches
         order = torch.randperm(len(rollout["actions"]), device=self.device)
         for start in range(0, size * self.num_mini_batches, size):
-            yield self._batch(rollout, order[start : start + size])
+            yield order[start : start + size]
 
     @staticmethod
     def _batch(rollout: dict[str, Any], rows: Tensor) -> dict[str, Any]:

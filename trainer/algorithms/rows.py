@@ -27,9 +27,14 @@ class PackedRows:
 
     Args:
         tensors: By name; what is no float32 tensor stays as it is.
+        before: Packed rows that are not needed any more: of the same sizes, their memory is written again, so that
+            whoever has its address reads the new rows.
     """
 
-    def __init__(self, tensors: Mapping[str, Any]) -> None:
+    matrix: Tensor
+    """All of them, [R, columns]."""
+
+    def __init__(self, tensors: Mapping[str, Any], before: PackedRows | None = None) -> None:
         self._rest: dict[str, Any] = {}
         self._columns: dict[str, tuple[int, torch.Size]] = {}
         parts, at = [], 0
@@ -42,15 +47,19 @@ class PackedRows:
             parts += [value.reshape(len(value), width), value.new_zeros(len(value), padding)]
             self._columns[name] = at, value.shape[1:]
             at += width + padding
-        self._matrix = torch.cat(parts, 1)
+        shape = len(parts[0]), at
+        if before is not None and before.matrix.shape == shape and before.matrix.device == parts[0].device:
+            self.matrix = torch.cat(parts, 1, out=before.matrix)
+        else:
+            self.matrix = torch.cat(parts, 1)
 
     def columns(self) -> dict[str, Any]:
         """Every tensor, as a view of the one matrix, and the rest."""
-        return self._views(self._matrix) | self._rest
+        return self._views(self.matrix) | self._rest
 
     def rows(self, rows: Tensor) -> dict[str, Any]:
         """Every tensor's rows [B], views of one gathered matrix."""
-        found = self._views(self._matrix.index_select(0, rows))
+        found = self._views(self.matrix.index_select(0, rows))
         return found | {name: rows_of(value, rows) for name, value in self._rest.items()}
 
     def _views(self, matrix: Tensor) -> dict[str, Any]:

@@ -31,10 +31,22 @@ from trainer.models.ranks import ONE_RANK
 class RepresentationLoss:
     """What trains an actor's representation beside the policy gradient."""
 
-    total: Tensor
-    """Weighted, as it is added to PPO's loss."""
     parts: dict[str, Tensor]
-    """Unweighted, by name, for the log."""
+    """Its terms, unweighted, by name: the log has them so."""
+    weights: dict[str, float]
+    """Weights of the terms in the whole loss, by the same names in the same order."""
+    made: tuple[Tensor, ...] | None = None
+    """The same terms in the same order, where several were made as one tensor [n]; None where each stands alone."""
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """The terms to sum: [] or [n] each."""
+        return tuple(self.parts.values()) if self.made is None else self.made
+
+    @property
+    def total(self) -> Tensor:
+        """Their weighted sum; there is at least one."""
+        return sum((self.weights[name] * part for name, part in self.parts.items()), torch.zeros(()))
 
 
 class LatentActor(nn.Module, abc.ABC):
@@ -150,7 +162,7 @@ class LatentActor(nn.Module, abc.ABC):
             rollout: The flattened rollout: `targets`, `actions`, `continues` (1 where the next step is of the same
                 episode); row t·E + e is step t of environment e.
         """
-        return RepresentationLoss(torch.zeros((), device=latent.mean.device), {})
+        return RepresentationLoss({}, {})
 
     def after_step(self, taken: Tensor | None = None) -> None:
         """Called after every optimiser step.

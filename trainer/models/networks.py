@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from p3kernels.backends import on_gpu
 from trainer.models.dense import MatrixLayer, run
+from trainer.models.update_terms import fused, latent_heads
 
 
 def mlp(sizes: Sequence[int]) -> nn.Sequential:
@@ -94,6 +96,8 @@ class Encoder(nn.Module):
             proprio, extero = self.history_head(self.history(history)), self.scan_head(self.scan(scan))
         else:
             proprio, extero = run(history, self.history, self.history_head), run(scan, self.scan, self.scan_head)
+            if self.stochastic and fused(proprio, extero):
+                return Latent(*latent_heads(proprio, extero, self.proprio_latent))
         mean = torch.cat([proprio[:, : self.proprio_latent], extero[:, : self.extero_latent]], -1)
         log_var_end = proprio.shape[1] - self.velocity_size
         velocity = proprio[:, log_var_end:]
@@ -214,7 +218,10 @@ class _GridLayer(MatrixLayer):
 
 def _is_on_cpu(images: Tensor) -> bool:
     """Where a product with the matrix is the faster convolution; elsewhere it is many small kernels more."""
-    return images.device.type == "cpu"
+    if torch.jit.is_scripting():
+        return images.device.type == "cpu"
+    else:  # and not after it: that would be scripted, too
+        return images.device.type == "cpu" and not on_gpu(images)
 
 
 class _Spread(torch.autograd.Function):

@@ -169,9 +169,10 @@ class P3Actor(EncoderDecoderActor):
         """MSE(y) + β KL(q ‖ N(0, I)), decoding the latent that the policy saw."""
         errors = self.reconstruct(policy.latent(), latent, batch)
         kl = latent_kl(latent, self.encoder.proprio_latent, self.kl_reduction)
-        return RepresentationLoss(
-            self.representation_coef * (errors.total() + self.beta * kl), {**errors.parts(), "latent_kl": kl}
-        )
+        parts, coef = errors.parts(), self.representation_coef
+        weights = {**dict.fromkeys(parts, coef), "latent_kl": coef * self.beta}
+        made = None if errors.made is None else (errors.made, kl)
+        return RepresentationLoss({**parts, "latent_kl": kl}, weights, made)
 
 
 class DeployedPolicy(nn.Module):

@@ -1,13 +1,19 @@
-"""What an update allocates, keeps, moves and computes: counted operation by operation as it runs, on any device.
+"""What an update allocates, keeps, moves and computes: counted operation by operation as it runs.
 
-Counted, not measured: tensors as they are, without an allocator's rounding and cache, without scratch memory inside an
-operation, and without what a simulator or a driver takes.
+An update "as on a GPU" runs on a CPU that stands in for one: everything takes the way it takes on a GPU, torch's
+operations compute on the CPU, and Triton's kernels are counted in place of being started. What they would have written
+is whatever was there: on a GPU an update does the same whatever the numbers are.
+
+Counted, not measured: tensors as they are, without an allocator's rounding and cache, without scratch memory inside
+torch's operations, and without what a simulator or a driver takes. A torch operation counts as one kernel: some are
+two or three on a GPU (a convolution and its bias, a norm of many tensors), fills of fresh memory among them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,12 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from p3kernels.backends import standing_in_for_a_gpu
 from trainer.training.synthetic import fill, make_algorithm
+from triton_kernels.launch import started_instead
 from triton_kernels.proof.model import least_seconds
 
 _KEPT_ON_A_CPU = "p3kernels::mlp_mixture_log_prob_cpu"
 """Its second output caches activations, which the Triton operator computes again."""
-_NOTHING_MOVED = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
+_NO_KERNEL = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "profiler::")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +55,9 @@ class Count:
     operators_moved: float
     """Bytes in and out of operators of ours, in `moved`."""
     launches: float
-    """Operations that are not views: about as many kernels."""
+    """Torch's operations that are not views, and the kernels that our operators start: about as many kernels."""
+    minibatch_launches: float
+    """Those of one minibatch."""
     seconds: float
     """Least on an H100 with the products in float32, operator by operator, `operators_moved` apart."""
     seconds_tf32: float
@@ -70,8 +80,9 @@ class Counter(TorchDispatchMode):
         saved_peak: The most that `saved` was.
     """
 
-    def __init__(self, uncounted: Iterable[Tensor] = ()) -> None:
+    def __init__(self, uncounted: Iterable[Tensor] = (), *, as_on_gpu: bool = False) -> None:
         super().__init__()
+        self._as_on_gpu = as_on_gpu
         self.live = self.peak = self.saved = self.saved_peak = 0
         self.moved = self.operators_moved = self.flops = self.launches = 0
         self.seconds = self.seconds_tf32 = 0.0
@@ -83,8 +94,16 @@ class Counter(TorchDispatchMode):
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """Operations and saved tensors alike."""
-        with self, torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
+        with contextlib.ExitStack() as stack:
+            if self._as_on_gpu:
+                stack.enter_context(standing_in_for_a_gpu(lambda: _Inside(self)))
+                stack.enter_context(started_instead(self._started))
+            stack.enter_context(self)
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor))
             yield
+
+    def _started(self, kernel: Any, grid: int, arguments: Any, config: Any) -> None:
+        self.launches += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operation and counts it."""
@@ -98,18 +117,29 @@ class Counter(TorchDispatchMode):
         for tensor in _tensors(out):
             if _key(tensor) not in before:
                 self._allocated(tensor)
-        if not func.is_view and name not in _NOTHING_MOVED:
+        if not func.is_view and not name.startswith(_NO_KERNEL):
             self._ran(func, name, args, kwargs, out)
+        return out
+
+    def inside(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs an operation of an operator of ours: its launch and its memory count, its traffic is the operator's."""
+        before = {_key(tensor) for tensor in _tensors((args, kwargs))}
+        out = func(*args, **kwargs)
+        for tensor in _tensors(out):
+            if _key(tensor) not in before:
+                self._allocated(tensor)
+        self.launches += not func.is_view and not func._schema.name.startswith(_NO_KERNEL)
         return out
 
     def _ran(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         tensors = [tensor for tensor in _tensors((args, kwargs, out)) if _key(tensor) not in self._caches]
         moved = sum(min(t.numel() * t.element_size(), t.untyped_storage().nbytes()) for t in tensors)
-        self.launches += 1
         self.moved += moved
         if name.startswith("p3kernels::"):
             self.operators_moved += moved
+            self.launches += not self._as_on_gpu  # else what it starts was counted
             return
+        self.launches += 1
         formula = flop_registry.get(func._overloadpacket)
         flops = formula(*args, **kwargs, out_val=out) if formula is not None else 0
         self.flops += flops
@@ -146,6 +176,18 @@ class Counter(TorchDispatchMode):
         self.saved -= self._held.pop(key)
 
 
+class _Inside(TorchDispatchMode):
+    """What an operator of ours does, told to a counter."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operation and counts it."""
+        return self._counter.inside(func, args, kwargs or {})
+
+
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
@@ -158,7 +200,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum({_key(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
-def count_update(method: str, num_envs: int, backend: str | None) -> Count:
+def count_update(method: str, num_envs: int, backend: str | None, *, as_on_gpu: bool = True) -> Count:
     """One real update by `method` at the paper's network sizes, 24 steps, 5 epochs of 4 minibatches.
 
     One epoch runs, and counts five times.
@@ -167,7 +209,10 @@ def count_update(method: str, num_envs: int, backend: str | None) -> Count:
         method: A --method of `p3 train`.
         num_envs: At least 48: smaller minibatches go another way through the encoder.
         backend: Backend of the estimator: "reference" is plain torch, layer by layer; None is our operators.
+        as_on_gpu: Whether the update goes the way of a GPU.
     """
+    if as_on_gpu and importlib.util.find_spec("triton") is None:
+        raise ValueError("an update as on a GPU needs triton to be counted; pip install 'p3kernels[triton]' (Linux)")
     algorithm, observations = make_algorithm(method, num_envs)
     networks = (algorithm.actor, algorithm.critic)
     estimator: Any = algorithm.actor.estimator  # a dataclass, whatever it estimates by
@@ -177,12 +222,21 @@ def count_update(method: str, num_envs: int, backend: str | None) -> Count:
     algorithm.update()  # makes the optimiser's state
     fill(algorithm, observations)
     states = [tensor for net in networks for tensor in (*net.parameters(), *net.buffers())]
-    counter, phases = Counter(states), {}
+    counter, phases = Counter(states, as_on_gpu=as_on_gpu), {}
+    if as_on_gpu:
+        algorithm.deferred = True
+        algorithm.set_learning_rate(algorithm.learning_rate)
+        # Numbers mean nothing here: nothing that is not finite is explained or mended, no rate follows a KL.
+        algorithm.schedule = "fixed"
+        algorithm._left_out_unseen = lambda *_, **__: None  # type: ignore[method-assign]
+        algorithm._mend_weights = lambda when: None  # type: ignore[method-assign]
+        algorithm.report = lambda _: None
     algorithm.on_phase = lambda name: phases.update({name: counter.totals()})
     with counter.counting():
         algorithm.update()
     prepared, trained, ended = phases["prepared"], phases["trained"], counter.totals()
     totals = {name: ended[name] + (epochs - 1) * (trained[name] - prepared[name]) for name in counter.totals()}
+    totals["minibatch_launches"] = (trained["launches"] - prepared["launches"]) / algorithm.num_mini_batches
     gradients = [p.grad for net in networks for p in net.parameters() if p.grad is not None]
     moments = _tensors(list(algorithm.optimizer.state.values()))
     storage = algorithm.storage

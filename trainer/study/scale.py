@@ -209,9 +209,10 @@ def write_section(counts: Counts, config: ScaleConfig, command: str) -> str:
     fp32, tf32 = (FLOPS_PER_SECOND[name] / 1e12 for name in ("ieee", "tf32"))
     about = (
         f"Counted, not measured. A real update (paper-size networks, random data of the G1's sizes, 24 steps, 4"
-        f" minibatches) was run at {low} and {high} environments on a CPU, every operation and every tensor saved for"
-        f" the backward pass counted as it ran, and the counts, which are linear in the environments, taken to"
-        f" {config.num_envs}: minibatches of {config.num_envs * 6} samples, 5 epochs. Times are the sum over"
+        f" minibatches) was run at {low} and {high} environments on a CPU the way it runs on a GPU, every operation,"
+        f" every launch of Triton's kernels and every tensor saved for the backward pass counted, and the counts,"
+        f" which are linear in the environments, taken to {config.num_envs}: minibatches of {config.num_envs * 6}"
+        f" samples, 5 epochs. Times are the sum over"
         f" operations of the greater of bytes / {BYTES_PER_SECOND / 1e12:.2f} TB/s and operations / {fp32:.0f} TFLOP/s"
         f" (TF32: {tf32:.0f}): a bound without launches, not a prediction. Made with {made_with}."
     )

@@ -72,6 +72,7 @@ def passes() -> dict[str, dict[str, Callable[[], Any]]]:
         "mc15_numbered": of(workloads.mixture, train, NUM_SAMPLES, True, precisions=often),
         "elementwise_train": {"ieee": lambda: workloads.elementwise(train)},
         "elementwise_rollout": {"ieee": lambda: workloads.elementwise(few)},
+        "minibatch_terms": {"ieee": lambda: workloads.minibatch(train)},
     }
 
 

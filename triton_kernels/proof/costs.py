@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from triton_kernels.proof.record import Launch
 
 FLOAT = 4
@@ -62,4 +64,28 @@ def cost(launch: Launch) -> Cost:
 def _table() -> dict[str, Callable[[Arguments, int], Cost]]:
     from triton_kernels.proof import likelihood_costs, moment_costs  # noqa: PLC0415  # both import this module
 
-    return {**moment_costs.COSTS, **likelihood_costs.COSTS}
+    return {**moment_costs.COSTS, **likelihood_costs.COSTS, **dict.fromkeys(_ONCE, _once)}
+
+
+_ONCE = (
+    "gaussian_head_fwd_kernel",
+    "gaussian_head_bwd_kernel",
+    "latent_heads_fwd_kernel",
+    "latent_heads_bwd_kernel",
+    "latent_kl_fwd_kernel",
+    "latent_kl_bwd_kernel",
+    "policy_terms_fwd_kernel",
+    "policy_terms_bwd_kernel",
+    "squared_errors_fwd_kernel",
+    "squared_errors_bwd_kernel",
+    "gradient_bounds_kernel",
+)
+"""Kernels without loops that read and write everything once, some twenty operations a number."""
+
+
+def _once(a: Arguments, grid: int) -> Cost:
+    given = [tensor for value in a.values() for tensor in (value if isinstance(value, tuple) else (value,))]
+    tensors = {(id(t), t.shape): t for t in given if isinstance(t, Tensor)}.values()
+    elements = sum(tensor.numel() for tensor in tensors)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return Cost(total, total, total, 20 * elements, False, 0, ())

@@ -10,9 +10,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from triton_kernels import activation_codes, activation_moments, mixture_log_prob, mlp_mixture_log_prob, mlp_moments
+from triton_kernels import (
+    activation_codes,
+    activation_moments,
+    gaussian_head,
+    mixture_log_prob,
+    mlp_mixture_log_prob,
+    mlp_moments,
+    update_terms,
+)
 from triton_kernels.kernels.moments_math import ELU
-from triton_kernels.proof.actor import ACTOR, NUM_SAMPLES, ROLLOUT_ROWS, STOCHASTIC
+from triton_kernels.proof.actor import ACTOR, NUM_SAMPLES, PROPRIO, PROPRIO_LATENT, ROLLOUT_ROWS, SCAN, STOCHASTIC
 
 Pass = Callable[[], Sequence[Tensor]]
 
@@ -121,6 +129,36 @@ def elementwise(inputs: Inputs) -> Sequence[Tensor]:
     means = i.action.new_empty(NUM_SAMPLES, *i.action.shape)
     log_prob = mixture_log_prob.forward(i.action, means, i.action[0])
     return [*found, log_prob, *mixture_log_prob.backward(i.d_log_prob, log_prob, i.action, means, i.action[0])]
+
+
+def minibatch(inputs: Inputs) -> Sequence[Tensor]:
+    """What an update of moment matching computes beside its networks, forward and backward, of a packed minibatch."""
+    rows, actions = inputs.action.shape
+    latent = inputs.var.shape[1]
+    packed = inputs.mean.new_empty(rows, 4 * (PROPRIO + SCAN))  # targets are columns of a wider matrix
+    none = inputs.mean.new_empty(0)
+
+    def normal(*shape: int) -> Tensor:
+        return inputs.mean.new_empty(shape)
+
+    heads = normal(rows, 2 * PROPRIO_LATENT + 3), normal(rows, 2 * (latent - PROPRIO_LATENT))
+    mean, std, velocity = update_terms.latent_heads(*heads, PROPRIO_LATENT)
+    found = [*update_terms.latent_heads_backward(mean, std, velocity, *heads, PROPRIO_LATENT)]
+    old = packed[:, :actions], packed[:, 32 : 32 + actions]
+    head = (packed[:, 64 : 64 + actions], inputs.action, inputs.action, inputs.action[0], *old)
+    log_prob, _, kl = gaussian_head.forward(*head)
+    found += gaussian_head.backward(log_prob, none, none, *head, wants_d_action=False)
+    rows_of = (log_prob, packed[:, 96], packed[:, 100], normal(rows), packed[:, 104], packed[:, 108])
+    losses, _ = update_terms.policy_terms(rows_of, kl, None, 0.2, None, True)
+    found += update_terms.policy_terms_backward(losses, rows_of, 0.2, None, True)
+    predictions = normal(rows, PROPRIO), normal(rows, SCAN), velocity
+    targets = [packed[:, 112 : 112 + prediction.shape[1]] for prediction in predictions]
+    pairs = (predictions, targets, packed[:, 108], losses[0], 1.0)
+    errors = update_terms.squared_errors(*pairs)
+    found += update_terms.squared_errors_backward(errors, *pairs)
+    kl = update_terms.latent_kl(mean, std, PROPRIO_LATENT, (1.0, 1.0))
+    found += update_terms.latent_kl_backward(kl, mean, std, PROPRIO_LATENT, (1.0, 1.0))
+    return [*found, *update_terms.gradient_bounds(normal(45), losses[0], 37, 1.0)]
 
 
 def tuning_passes(

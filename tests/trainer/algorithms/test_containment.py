@@ -11,7 +11,7 @@ import torch
 from helpers.trainer.small_runs import FEW_UPDATES, SMALL_PPO, assert_same, small
 
 from trainer import cli
-from trainer.algorithms import p3_ppo
+from trainer.algorithms import losses, p3_ppo
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.runs.directory import DIVERGED
@@ -152,14 +152,14 @@ class TestRun:
         """One of the update's steps has a loss that is NaN: it is left out, the others are not."""
         runner = small(tmp_path, method, 3)
         runner.step()
-        original, calls = p3_ppo.clipped_surrogate, []
+        original, calls = losses.clipped_surrogate, []
 
         def surrogate(*arguments):
             calls.append(None)
             loss = original(*arguments)
             return loss * math.nan if len(calls) == 3 else loss
 
-        monkeypatch.setattr(p3_ppo, "clipped_surrogate", surrogate)
+        monkeypatch.setattr(losses, "clipped_surrogate", surrogate)
         steps = runner.algorithm.optimizer.state_dict()["state"][0]["step"].item()
         scalars = runner.step()
         assert len(calls) == STEPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 from helpers.trainer.host_reads import host_reads
 from helpers.trainer.synthetic import TurningEnv, adam_state, construct, rollout, same, weights
 
+from p3kernels.backends import standing_in_for_a_gpu
 from trainer.algorithms.guarded_step import GuardedStep, Tally
 from trainer.algorithms.rows import ALIGNED, PackedRows
 from trainer.models.ranks import ONE_RANK
+from triton_kernels.launch import started_instead
 
 EPOCHS, MINIBATCHES = 2, 2
 
@@ -46,14 +49,22 @@ def test_the_same_numbers_as_step_by_step(method):
     assert together.learning_rate == one_by_one.learning_rate
 
 
+@pytest.mark.parametrize("as_on_gpu", [False, True])
 @pytest.mark.parametrize("method", ["mm", "mc(2)", "spr"])
-def test_the_host_reads_once_an_epoch(method):
+def test_the_host_reads_once_an_epoch(method, as_on_gpu):
+    """On a CPU, and the way of a GPU, with launches that are left out: nothing may depend on what they write."""
     algorithm = filled(method, schedule="adaptive", desired_kl=0.01)
+    algorithm._left_out_unseen = lambda *_, **__: None
     prepared = algorithm._prepared(algorithm._rollout())
     algorithm._prepared = lambda _: prepared
     algorithm._rollout = dict
     algorithm._finish = lambda: None
-    with host_reads() as found:
+    with contextlib.ExitStack() as stack:
+        if as_on_gpu:
+            pytest.importorskip("triton")
+            stack.enter_context(standing_in_for_a_gpu())
+            stack.enter_context(started_instead(lambda *_: None))
+        found = stack.enter_context(host_reads())
         algorithm.update()
     assert found == ["tolist"] * EPOCHS
 
@@ -183,11 +194,11 @@ def test_tally():
     tally = Tally("cpu", ONE_RANK)
     assert tally.end_epoch() == ({}, [])
     yes, no = torch.tensor(True), torch.tensor(False)
-    tally.add({"loss": torch.tensor(1.0), "kl": torch.tensor(2.0)}, yes)
-    tally.add({"loss": torch.tensor(math.nan), "kl": torch.tensor(math.inf)}, no)
-    tally.add({"kl": torch.tensor(4.0), "loss": torch.tensor(2.0)}, yes)
+    tally.add(yes, {"loss": torch.tensor(1.0), "kl": torch.tensor(2.0)})
+    tally.add(no, {"loss": torch.tensor(math.nan), "kl": torch.tensor(math.inf)})
+    tally.add(yes, {"kl": torch.tensor(4.0), "loss": torch.tensor(2.0)})
     assert tally.end_epoch() == ({"loss": 1.5, "kl": 3.0}, [1])
-    tally.add({"loss": torch.tensor(6.0), "kl": torch.tensor(0.0)}, yes)
+    tally.add(yes, {"loss": torch.tensor(6.0), "kl": torch.tensor(0.0)})
     tally.skip(no)
     assert tally.end_epoch() == ({"loss": 6.0, "kl": 0.0}, [1])
     assert tally.means == {"loss": 3.0, "kl": 2.0}

@@ -28,6 +28,7 @@ from helpers.trainer.synthetic import (
 from rsl_rl.runners import OnPolicyRunner
 
 from trainer.algorithms import P3PPO
+from trainer.algorithms.losses import terms_of_policy
 from trainer.algorithms.mirroring import Mirroring
 from trainer.algorithms.presets import resolve
 from trainer.config import PpoConfig, TrainConfig
@@ -178,10 +179,14 @@ def test_the_ratio_of_an_image_is_over_the_policy_that_drew_it():
 
 
 def test_kl_and_clipped_share_are_of_rows_that_the_policy_drew():
-    algorithm, _ = trained("mm", mirror_share=1.0)
-    values, drawn = torch.tensor([1.0, 3.0, 100.0]), torch.tensor([1.0, 1.0, 0.0])
-    assert algorithm._mean_drawn(values, {"drawn": drawn}) == pytest.approx(2.0)
-    assert algorithm._mean_drawn(values, {}) == pytest.approx(104.0 / 3.0)
+    kl, log_prob, zeros = torch.tensor([1.0, 3.0, 100.0]), torch.tensor([0.0, 1.0, 1.0]), torch.zeros(3)
+    batch = dict.fromkeys(("log_prob", "advantages", "values", "returns"), zeros)
+    drawn = {"drawn": torch.tensor([1.0, 1.0, 0.0])}
+    of_drawn, of_all = (terms_of_policy(log_prob, kl, zeros, {**batch, **more}, 0.2) for more in (drawn, {}))
+    assert of_drawn.kl == pytest.approx(2.0)
+    assert of_drawn.clip_fraction == pytest.approx(0.5)
+    assert of_all.kl == pytest.approx(104.0 / 3.0)
+    assert of_all.clip_fraction == pytest.approx(2.0 / 3.0)
 
 
 def test_training_keeps_the_sides_together():

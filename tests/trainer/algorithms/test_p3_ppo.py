@@ -308,13 +308,13 @@ class TestMonteCarloRatio:
 
     def test_the_old_likelihood_is_drawn_once_for_all_epochs(self):
         algorithm, _ = trained("mc(2)")
-        minibatches, seen = algorithm._minibatches, []
+        minibatches, seen = algorithm._shuffled, []
 
         def spy(data: dict[str, Any]) -> Any:
             seen.append(data["log_prob"].clone())
             return minibatches(data)
 
-        algorithm._minibatches = spy
+        algorithm._shuffled = spy
         algorithm.update()
         assert len(seen) == 2
         assert same(seen[:1], seen[1:])
@@ -370,21 +370,21 @@ def test_with_one_sample_the_decoder_sees_the_policys_latent():
 class TestMinibatches:
     def test_new_order_every_epoch(self):
         algorithm, _ = trained(num_learning_epochs=3, num_mini_batches=4)
-        minibatches, orders, sizes = algorithm._minibatches, [], []
+        minibatches, orders, sizes = algorithm._shuffled, [], []
 
         def spy(data: dict[str, Any]) -> Any:
             rows = []
-            for batch in minibatches(data):
-                row = batch["rows"]
+            for row in minibatches(data):
                 rows.append(row)
+                batch = algorithm._batch(data, row)
                 for name in batch.keys() - {"rows"}:  # the parts of a batch belong together
                     value = data[name]
                     assert (batch[name] == value[row]).all(), name
-                yield batch
+                yield row
             sizes.append([len(row) for row in rows])
             orders.append(torch.cat(rows))
 
-        algorithm._minibatches = spy
+        algorithm._shuffled = spy
         algorithm.update()
         assert sizes == [[32] * 4] * 3
         for order in orders:

@@ -34,4 +34,5 @@ class AutoEncoderActor(EncoderDecoderActor):
     ) -> RepresentationLoss:
         """MSE(y) of decoding z."""
         errors = self.reconstruct(latent.mean, latent, batch)
-        return RepresentationLoss(self.representation_coef * errors.total(), errors.parts())
+        parts, made = errors.parts(), None if errors.made is None else (errors.made,)
+        return RepresentationLoss(parts, dict.fromkeys(parts, self.representation_coef), made)

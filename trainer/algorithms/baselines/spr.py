@@ -122,7 +122,7 @@ class SprActor(LatentActor):
             error = (predicted - target).square().mean(-1)
             total = total + self.ranks.masked_mean(error, counts)
             now = then
-        return RepresentationLoss(self.representation_coef * total, {"prediction": total})
+        return RepresentationLoss({"prediction": total}, {"prediction": self.representation_coef})
 
     def after_step(self, taken: Tensor | None = None) -> None:
         """Moves the target towards the online encoder."""
