@@ -65,7 +65,7 @@ def test_every_diagnostic_has_its_rows(diagnosed):
         assert set(found["correlation"]["error"]) == closed
         assert closed < set(found["gradient_noise"])
         assert [point["num_samples"] for point in found["kl"]["points"]] == [1, 2, 5, 10, 15, 20, 30, 50, 100]
-        assert found["kl"]["reference"]["value"] > 0
+        assert -1e-3 < found["kl"]["reference"]["value"] < 1.0  # of samples, so it may be just below 0
         assert 0 < found["linearity"]["typical"]["r_squared"] <= 1
         assert len(found["variance_gap"]["sampled_std"]) == 6
         assert found["gradient_noise"]["MM"]["noise"] == 0
