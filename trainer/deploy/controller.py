@@ -40,6 +40,8 @@ _LISTEN = 0.5
 _CLOCK_CHECK = 0.4
 _GUARDIAN_GAP = 2.5
 """Control periods without a sign of life after which the guardian damps."""
+_LAST_WORD = 0.25
+"""Seconds of damping commands before a controller is gone."""
 _GONE = 10.0
 """Seconds of this machine without a state after which there is no robot any more."""
 
@@ -308,9 +310,10 @@ class Controller:
             self._ended = True
 
     def _finish(self) -> None:
-        """Damping as the last word, several times: one message may be lost."""
+        """Damping as the last word, for a while: messages may be lost, or the robot may be busy for longer than one."""
         self.pilot.machine.damping("the end")
-        for _ in range(5):
+        end = time.monotonic() + _LAST_WORD
+        while time.monotonic() < end:
             self._send(Decision(Mode.DAMPING, self.pilot.damped()))
             time.sleep(_POLL)
         if self._guardian is not None:
