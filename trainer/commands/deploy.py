@@ -174,6 +174,8 @@ def _end_on_signals() -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGHUP, end)
+    # A shell starts what it puts into the background with SIGINT ignored: whoever sends it means the robot to stop.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
