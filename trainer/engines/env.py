@@ -116,7 +116,7 @@ class TaskEnv(VecEnv, abc.ABC):
         """New episodes everywhere, at the curriculum's levels; in an engine that cannot, when each running one ends."""
 
     def rest(self, env_ids: Tensor) -> None:
-        """Tells that nobody looks at env_ids [K] until they begin anew; an engine that can spares itself their physics."""
+        """Tells that nobody looks at env_ids [K] until they begin anew: native MuJoCo spares itself their physics."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:

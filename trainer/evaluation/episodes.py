@@ -94,9 +94,7 @@ class Episodes:
         return torch.where(self.arrived, self.reward * (self.seconds / self.time), self.reward)
 
 
-def run_episodes(
-    act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: float, *, rests: bool = True
-) -> Episodes:
+def run_episodes(act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: float, *, rests: bool = True) -> Episodes:
     """Runs one episode in each environment of `env`, which is at its beginning, up to `seconds`.
 
     Args:
