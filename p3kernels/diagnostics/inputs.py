@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 from p3kernels import checks
 from p3kernels.estimators.protocol import Estimator
 from p3kernels.nn import mlp_layers
+
+Result = TypeVar("Result")
 
 
 class LatentPolicy(NamedTuple):
@@ -30,6 +34,35 @@ class LatentPolicy(NamedTuple):
     """[B, Z], ≥ 0."""
     action_std: Tensor
     """[A] or [B, A], > 0: the exploration noise."""
+
+    def rows(self, rows: slice | Tensor) -> LatentPolicy:
+        """The policy of some of the observations."""
+        parts = (self.context[rows], self.latent_mean[rows], self.latent_std[rows])
+        return LatentPolicy(self.actor, *parts, self.action_std if self.action_std.ndim == 1 else self.action_std[rows])
+
+    def detached(self) -> LatentPolicy:
+        """The same actor on tensors without a gradient."""
+        _, *parts = self
+        return LatentPolicy(self.actor, *(part.detach() for part in parts))
+
+
+def takes_policy(diagnostic: Callable[..., Result]) -> Callable[..., Result]:
+    """Lets a diagnostic of `policy` be given the five parts of a `LatentPolicy` instead, by position or by name."""
+    parameters = inspect.signature(diagnostic).parameters
+    place = list(parameters).index("policy")
+    parts = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in LatentPolicy._fields]
+    others = list(parameters.values())
+    spread = inspect.Signature([*others[:place], *parts, *others[place + 1 :]])
+
+    @functools.wraps(diagnostic)
+    def call(*args: object, **options: object) -> Result:
+        if "policy" in options or isinstance(args[place] if len(args) > place else None, LatentPolicy):
+            return diagnostic(*args, **options)
+        given = spread.bind(*args, **options).arguments
+        policy = LatentPolicy(*(given.pop(name) for name in LatentPolicy._fields))
+        return diagnostic(policy=policy, **given)
+
+    return call
 
 
 @contextlib.contextmanager
@@ -87,18 +120,11 @@ def check_count(name: str, value: object, least: int) -> None:
         raise ValueError(f"{name}: expected an integer >= {least}, got {value!r}")
 
 
-def check_estimated(
-    estimators: Estimator | Mapping[str, Estimator],
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
-) -> None:
+def check_estimated(estimators: Estimator | Mapping[str, Estimator], policy: LatentPolicy) -> None:
     """`check_policy`, and one estimator or several by their names."""
     for name, estimator in (estimators if isinstance(estimators, Mapping) else {"estimator": estimators}).items():
         check_estimator(estimator, name)
-    check_policy(actor, context, latent_mean, latent_std, action_std)
+    check_policy(policy)
 
 
 def check_clip(clip: float) -> None:
@@ -107,10 +133,9 @@ def check_clip(clip: float) -> None:
         raise ValueError(f"clip: expected a number between 0 and 1, got {clip!r}")
 
 
-def check_policy(
-    actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
-) -> None:
+def check_policy(policy: LatentPolicy) -> None:
     """Raises TypeError or ValueError, naming the argument, for kinds, shapes and numbers that do not fit."""
+    actor, context, latent_mean, latent_std, action_std = policy
     layers = mlp_layers(actor)
     checks.check_tensor("context", context, 2)
     rows = context.shape[0]

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import check_count, check_estimated, seeded
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_estimated, seeded, takes_policy
 from p3kernels.diagnostics.moments import latent_var
 from p3kernels.diagnostics.samples import sampled_moments
 from p3kernels.estimators.protocol import Estimator
@@ -48,14 +47,11 @@ class VarianceGap:
     estimators: dict[str, PropagatedMoments]
 
 
+@takes_policy
 @torch.no_grad()
 def variance_gap(
     estimators: Mapping[str, Estimator],
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
+    policy: LatentPolicy,
     *,
     num_samples: int = 1000,
     seed: int | None = None,
@@ -67,30 +63,26 @@ def variance_gap(
 
     Args:
         estimators: By name.
-        actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-        context: [B, C].
-        latent_mean: [B, Z].
-        latent_std: [B, Z].
-        action_std: [A] or [B, A].
+        policy: Actor, observations, latents and exploration.
         num_samples: Latents a row, at least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimators, actor, context, latent_mean, latent_std, action_std)
+    check_estimated(estimators, policy)
     check_count("num_samples", num_samples, 2)
-    with seeded(seed, context.device):
-        sampled = sampled_moments(actor, context, latent_mean, latent_std, num_samples)
-        exploration = action_std.double().expand(sampled.mean.shape)
+    with seeded(seed, policy.context.device):
+        sampled = sampled_moments(*policy[:4], num_samples)
+        exploration = policy.action_std.double().expand(sampled.mean.shape)
         rows = {}
         for name, estimator in estimators.items():
-            policy = estimator.policy(actor, context, latent_mean, latent_std, action_std)
-            var = latent_var(policy, action_std)
+            estimated = estimator.policy(*policy)
+            var = latent_var(estimated, policy.action_std)
             ratios = (var.sum(-1) / sampled.var.sum(-1)).nan_to_num(nan=1.0)  # 0 of 0 is right
             low, high = ratios.quantile(ratios.new_tensor([0.05, 0.95])).tolist()
             rows[name] = PropagatedMoments(
                 variance_ratio=(var.sum() / sampled.var.sum()).item(),
                 ratio_low=low,
                 ratio_high=high,
-                mean_error=((policy.mean.double() - sampled.mean) / exploration).square().mean().sqrt().item(),
+                mean_error=((estimated.mean.double() - sampled.mean) / exploration).square().mean().sqrt().item(),
                 std=tuple(var.mean(0).sqrt().tolist()),
             )
     return VarianceGap(
