@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_estimated, seeded, takes_policy
+from p3kernels.diagnostics.inputs import Estimators, LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.moments import latent_covariance
 from p3kernels.diagnostics.samples import sampled_action_means, sampled_moments
-from p3kernels.estimators.protocol import Estimator
 
 Pair = tuple[float, float]
 
@@ -41,10 +39,10 @@ class ActionCloud:
     estimators: dict[str, PlaneGaussian]
 
 
-@takes_policy
+@diagnostic
 @torch.no_grad()
 def action_cloud(
-    estimators: Mapping[str, Estimator],
+    estimators: Estimators,
     policy: LatentPolicy,
     *,
     actions: tuple[int, int] | None = None,
@@ -60,7 +58,6 @@ def action_cloud(
         points: How many are kept; the moments are over ten times as many.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimators, policy)
     check_count("points", points, 2)
     outputs = policy.action_std.shape[-1]
     if outputs < 2:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_estimated, seeded, takes_policy
+from p3kernels.diagnostics.inputs import Estimators, LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.moments import correlation_of, latent_covariance
 from p3kernels.diagnostics.samples import sampled_moments
-from p3kernels.estimators.protocol import Estimator
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -36,14 +34,10 @@ class Correlation:
     """Root mean square difference to the sampled entries off the diagonal, over all states."""
 
 
-@takes_policy
+@diagnostic
 @torch.no_grad()
 def correlation(
-    estimators: Mapping[str, Estimator],
-    policy: LatentPolicy,
-    *,
-    num_samples: int = 1000,
-    seed: int | None = None,
+    estimators: Estimators, policy: LatentPolicy, *, num_samples: int = 1000, seed: int | None = None
 ) -> Correlation:
     """Correlation matrices of the action means actor([context, z]) over z at each state, exploration not included.
 
@@ -53,7 +47,6 @@ def correlation(
         num_samples: Latents a state, at least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimators, policy)
     check_count("num_samples", num_samples, 2)
     with seeded(seed, policy.context.device):
         state = int(torch.randint(len(policy.context), (1,)))

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from p3kernels.diagnostics.inputs import (
-    LatentPolicy,
-    check_clip,
-    check_count,
-    check_estimated,
-    judged_twice,
-    seeded,
-    takes_policy,
-)
+from p3kernels.diagnostics.inputs import LatentPolicy, check_clip, check_count, diagnostic, judged_twice, seeded
 from p3kernels.estimators.protocol import Estimator
 
 
@@ -32,7 +24,7 @@ class DataEfficiency:
     """M: rows times repeats."""
 
 
-@takes_policy
+@diagnostic
 @torch.no_grad()
 def data_efficiency(
     estimator: Estimator,
@@ -59,7 +51,6 @@ def data_efficiency(
             ratio is then 1; how wrong either likelihood is does not show.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimator, policy)
     check_clip(clip)
     check_count("repeats", repeats, 1)
     inside = policy.context.new_zeros(len(policy.context))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_policy, seeded, takes_policy
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.samples import sampled_action_means
 
 MOST_SAMPLES = 5000
@@ -36,14 +36,10 @@ class Gaussianity:
     tests: int
 
 
-@takes_policy
+@diagnostic
 @torch.no_grad()
 def gaussianity(
-    policy: LatentPolicy,
-    *,
-    num_samples: int = 500,
-    alpha: float = 0.05,
-    seed: int | None = None,
+    policy: LatentPolicy, *, num_samples: int = 500, alpha: float = 0.05, seed: int | None = None
 ) -> Gaussianity:
     """Tests, for each state and each action dimension, whether actor([context, z]) is normal over sampled z.
 
@@ -63,7 +59,6 @@ def gaussianity(
         TypeError: An argument of another kind or dtype.
         ValueError: A shape or a number that does not fit.
     """
-    check_policy(policy)
     check_count("num_samples", num_samples, 3)
     if num_samples > MOST_SAMPLES:
         raise ValueError(f"num_samples: expected at most {MOST_SAMPLES}, got {num_samples}")

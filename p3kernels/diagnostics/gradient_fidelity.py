@@ -8,15 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import (
-    LatentPolicy,
-    check_clip,
-    check_count,
-    check_estimated,
-    judged_twice,
-    seeded,
-    takes_policy,
-)
+from p3kernels.diagnostics.inputs import LatentPolicy, check_clip, check_count, diagnostic, judged_twice, seeded
 from p3kernels.estimators.protocol import Estimator
 
 
@@ -56,7 +48,7 @@ class KnownReturn:
         return (value - self.baseline) / self.spread
 
 
-@takes_policy
+@diagnostic
 def gradient_fidelity(
     estimator: Estimator,
     policy: LatentPolicy,
@@ -82,7 +74,6 @@ def gradient_fidelity(
         reference_samples: At least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimator, policy)
     check_count("redraws", redraws, 2)
     check_count("reference_samples", reference_samples, 2)
     check_clip(clip)

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from p3kernels import checks
-from p3kernels.diagnostics.inputs import (
-    LatentPolicy,
-    check_count,
-    check_estimated,
-    judged_twice,
-    seeded,
-    takes_policy,
-)
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, judged_twice, seeded, takes_policy
 from p3kernels.diagnostics.samples import actor_jacobian
 from p3kernels.estimators.protocol import Estimator
 
@@ -45,7 +38,7 @@ class GradientNoise:
         return self.noise / self.signal if self.signal > 0 else math.nan
 
 
-@takes_policy
+@diagnostic
 def gradient_noise(
     estimator: Estimator,
     policy: LatentPolicy,
@@ -72,7 +65,6 @@ def gradient_noise(
         redraws: At least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimator, policy)
     checks.check_shape("action", action, (len(policy.context), policy.action_std.shape[-1]))
     checks.check_shape("advantage", advantage, (len(policy.context),))
     check_count("redraws", redraws, 2)

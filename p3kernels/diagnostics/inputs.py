@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from p3kernels import checks
 from p3kernels.estimators.protocol import Estimator
 from p3kernels.nn import mlp_layers
 
+Estimators = Mapping[str, Estimator]
+"""Several of them, by name."""
 Result = TypeVar("Result")
 
 
@@ -46,23 +48,35 @@ class LatentPolicy(NamedTuple):
         return LatentPolicy(self.actor, *(part.detach() for part in parts))
 
 
-def takes_policy(diagnostic: Callable[..., Result]) -> Callable[..., Result]:
-    """Lets a diagnostic of `policy` be given the five parts of a `LatentPolicy` instead, by position or by name."""
-    parameters = inspect.signature(diagnostic).parameters
-    place = list(parameters).index("policy")
+def takes_policy(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Lets a function of `policy` be given the five parts of a `LatentPolicy` instead, by position or by name."""
+    parameters = list(inspect.signature(function).parameters.values())
+    place = [parameter.name for parameter in parameters].index("policy")
     parts = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in LatentPolicy._fields]
-    others = list(parameters.values())
-    spread = inspect.Signature([*others[:place], *parts, *others[place + 1 :]])
+    spread = inspect.Signature([*parameters[:place], *parts, *parameters[place + 1 :]])
 
-    @functools.wraps(diagnostic)
-    def call(*args: object, **options: object) -> Result:
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Result:
         if "policy" in options or isinstance(args[place] if len(args) > place else None, LatentPolicy):
-            return diagnostic(*args, **options)
+            return function(*args, **options)
         given = spread.bind(*args, **options).arguments
         policy = LatentPolicy(*(given.pop(name) for name in LatentPolicy._fields))
-        return diagnostic(policy=policy, **given)
+        return function(policy=policy, **given)
 
     return call
+
+
+def diagnostic(function: Callable[..., Result]) -> Callable[..., Result]:
+    """`takes_policy`, with the policy checked, and the `estimator` or `estimators` before it where there are any."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> Result:
+        given = signature.bind(*args, **options).arguments
+        check_estimated(given.get("estimator", given.get("estimators", {})), given["policy"])
+        return function(*args, **options)
+
+    return takes_policy(checked)
 
 
 @contextlib.contextmanager
@@ -120,7 +134,7 @@ def check_count(name: str, value: object, least: int) -> None:
         raise ValueError(f"{name}: expected an integer >= {least}, got {value!r}")
 
 
-def check_estimated(estimators: Estimator | Mapping[str, Estimator], policy: LatentPolicy) -> None:
+def check_estimated(estimators: Estimator | Estimators, policy: LatentPolicy) -> None:
     """`check_policy`, and one estimator or several by their names."""
     for name, estimator in (estimators if isinstance(estimators, Mapping) else {"estimator": estimators}).items():
         check_estimator(estimator, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_policy, seeded, takes_policy
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.samples import ROWS_AT_ONCE, action_means
 
 RADII = ("unit", "typical")
@@ -28,15 +28,10 @@ class Linearity:
     points: int
 
 
-@takes_policy
+@diagnostic
 @torch.no_grad()
 def linearity(
-    policy: LatentPolicy,
-    *,
-    directions: int = 100,
-    points: int = 50,
-    radius: str = "typical",
-    seed: int | None = None,
+    policy: LatentPolicy, *, directions: int = 100, points: int = 50, radius: str = "typical", seed: int | None = None
 ) -> Linearity:
     """R² of a least-squares line through the actor's output at `points` even steps within 2σ of the latent's mean.
 
@@ -52,7 +47,6 @@ def linearity(
         radius: "unit" or "typical".
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_policy(policy)
     check_count("directions", directions, 1)
     check_count("points", points, 3)
     if radius not in RADII:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.diagnostics.gradient_noise import GradientNoise, gradient_noise, ratio_variance
-from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_policy, seeded, takes_policy
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.estimators import MonteCarlo
 
 SMALL = 0.02
@@ -69,7 +69,7 @@ class NoiseScaling:
     """Factor on the latent's std that brings it there."""
 
 
-@takes_policy
+@diagnostic
 def noise_scaling(
     policy: LatentPolicy,
     advantage: Tensor,
@@ -95,7 +95,6 @@ def noise_scaling(
         redraws: Redraws of the latents, for every point.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_policy(policy)
     check_count("points", points, 2)
     rows = ratio_variance(policy)
     variance = rows.mean().item()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_estimated, seeded, takes_policy
+from p3kernels.diagnostics.inputs import Estimators, LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.moments import latent_var
 from p3kernels.diagnostics.samples import sampled_moments
-from p3kernels.estimators.protocol import Estimator
 
 
 @dataclass(frozen=True)
@@ -47,14 +45,10 @@ class VarianceGap:
     estimators: dict[str, PropagatedMoments]
 
 
-@takes_policy
+@diagnostic
 @torch.no_grad()
 def variance_gap(
-    estimators: Mapping[str, Estimator],
-    policy: LatentPolicy,
-    *,
-    num_samples: int = 1000,
-    seed: int | None = None,
+    estimators: Estimators, policy: LatentPolicy, *, num_samples: int = 1000, seed: int | None = None
 ) -> VarianceGap:
     """Compares mean and variance per action dimension with those over `num_samples` sampled latents.
 
@@ -67,7 +61,6 @@ def variance_gap(
         num_samples: Latents a row, at least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimators, policy)
     check_count("num_samples", num_samples, 2)
     with seeded(seed, policy.context.device):
         sampled = sampled_moments(*policy[:4], num_samples)
