@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from p3kernels import LatentMean
 from p3kernels.estimators import Estimator, Policy
 from p3kernels.estimators.gaussian import gaussian_kl
+from trainer.config import HIDDEN_DIMS
 from trainer.models.latent_noise import LatentNoise
 from trainer.models.networks import Latent, mlp
 from trainer.models.ranks import ONE_RANK
@@ -79,7 +80,7 @@ class LatentActor(nn.Module, abc.ABC):
         obs_groups: Mapping[str, Sequence[str]],
         obs_set: str,
         output_dim: int,
-        hidden_dims: Sequence[int] = (512, 256, 128),
+        hidden_dims: Sequence[int] = HIDDEN_DIMS,
         init_std: float = 1.0,
         scan_shape: Sequence[int] = (11, 17),
         *,
