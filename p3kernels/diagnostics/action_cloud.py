@@ -9,7 +9,7 @@ from torch import Tensor
 
 from p3kernels.diagnostics.inputs import Estimators, LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.moments import latent_covariance
-from p3kernels.diagnostics.samples import sampled_action_means, sampled_moments
+from p3kernels.diagnostics.samples import action_means, sampled_latents, sampled_moments
 
 Pair = tuple[float, float]
 
@@ -70,7 +70,8 @@ def action_cloud(
         at = policy.rows(slice(row, row + 1))
         sampled = sampled_moments(*at[:4], 10 * points)
         pair = sampled.var[0].topk(2).indices.sort().values if actions is None else torch.tensor(actions)
-        drawn = torch.cat(list(sampled_action_means(*at[:4], points)))[:, 0, pair]
+        latents = sampled_latents(at.latent_mean, at.latent_std, points)
+        drawn = torch.cat([action_means(at.actor, at.context, latent) for latent in latents])[:, 0, pair]
         fitted = {}
         for name, estimator in estimators.items():
             estimated = estimator.policy(*at)

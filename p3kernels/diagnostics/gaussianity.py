@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, seeded
-from p3kernels.diagnostics.samples import sampled_action_means
+from p3kernels.diagnostics.samples import action_means, sampled_latents
 
 MOST_SAMPLES = 5000
 """Royston's approximation of the distribution of W is for at most so many."""
@@ -65,7 +65,8 @@ def gaussianity(
     if not 0 < alpha < 1:
         raise ValueError(f"alpha: expected a number between 0 and 1, got {alpha!r}")
     with seeded(seed, policy.context.device):
-        parts = list(sampled_action_means(*policy[:4], num_samples))
+        latents = sampled_latents(policy.latent_mean, policy.latent_std, num_samples)
+        parts = [action_means(policy.actor, policy.context, latent) for latent in latents]
     samples = torch.cat(parts).double().cpu()  # [N, B, A]
     varies = samples.std(0) > 1e-6 * samples.abs().amax(0)  # what is only rounding is no distribution
     w, p = torch.full((2, *varies.shape), torch.nan, dtype=torch.float64)
