@@ -1,4 +1,4 @@
-// The number type of the CPU kernels: `Pack`, a few SIMD registers that behave like one scalar in moments_math.h.
+// The number type of the CPU kernels: `Pack`, a few SIMD registers that behave like one scalar in scalar_math.h.
 //
 // One build of the kernels includes this with P3_AVX512, P3_AVX2 or neither defined (then Pack is the scalar itself).
 // A pack of several registers gives the CPU independent chains to overlap: the moments are one long dependent chain,
@@ -207,7 +207,7 @@ P3_INLINE Pack<S> select(PackMask<S> condition, Pack<S> yes, Pack<S> no) {
 #undef P3_EACH
 
 template <class N>
-struct NumberTraits;  // moments_math.h specialises it for scalars
+struct NumberTraits;  // scalar_math.h specialises it for scalars
 template <class S>
 struct NumberTraits<Pack<S>> {
   using Scalar = S;
