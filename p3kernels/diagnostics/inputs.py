@@ -142,7 +142,7 @@ def check_estimated(estimators: Estimator | Estimators, policy: LatentPolicy) ->
 
 
 def check_clip(clip: float) -> None:
-    """PPO's ε."""
+    """Raises ValueError unless `clip`, PPO's ε, is between 0 and 1."""
     if not 0 < clip < 1:
         raise ValueError(f"clip: expected a number between 0 and 1, got {clip!r}")
 

@@ -21,7 +21,7 @@ class PropagatedMoments:
     ratio_low: float
     """5 % quantile over the observations of the ratio of an observation's sums."""
     ratio_high: float
-    """95 % quantile."""
+    """95 % quantile of the same ratio."""
     mean_error: float
     """Root mean square of the difference of the means, in exploration stds."""
     std: tuple[float, ...]

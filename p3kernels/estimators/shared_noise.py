@@ -61,7 +61,7 @@ class ComponentEstimator(Estimator):
 
     @property
     def num_latents(self) -> int:
-        """1."""
+        """One latent, that of the component."""
         return 1
 
 

@@ -29,7 +29,7 @@ class StoredComponent(ComponentEstimator):
 
     @property
     def redraws(self) -> bool:
-        """True."""
+        """True: the latent is drawn anew."""
         return True
 
     def policy(

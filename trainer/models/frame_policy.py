@@ -33,7 +33,7 @@ class DeployedFramePolicy(nn.Module):
 
     is_recurrent = False
     input_names: ClassVar[list[str]] = ["proprio", "extero"]
-    """As in `forward`."""
+    """Names of the inputs, in the order of `forward`."""
     output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: LatentActor, encoder: Encoder | None) -> None:
@@ -60,7 +60,7 @@ class DeployedBlindFramePolicy(nn.Module):
 
     is_recurrent = False
     input_names: ClassVar[list[str]] = ["proprio"]
-    """As in `forward`."""
+    """Names of the inputs, in the order of `forward`."""
     output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: LatentActor, encoder: Encoder | None) -> None:

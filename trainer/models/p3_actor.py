@@ -171,7 +171,7 @@ class DeployedPolicy(nn.Module):
 
     is_recurrent = False
     input_names: ClassVar[list[str]] = ["proprio", "history", "extero"]
-    """As in `forward`."""
+    """Names of the inputs, in the order of `forward`."""
     output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: EncoderDecoderActor) -> None:
@@ -209,7 +209,7 @@ class DeployedBlindPolicy(nn.Module):
 
     is_recurrent = False
     input_names: ClassVar[list[str]] = ["proprio", "history"]
-    """As in `forward`."""
+    """Names of the inputs, in the order of `forward`."""
     output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: EncoderDecoderActor) -> None:

@@ -56,7 +56,7 @@ class History:
     length: int
     """Frames, the newest among them."""
     order: str = "oldest_first"
-    """Or newest_first."""
+    """Order of the frames: oldest_first or newest_first."""
     layout: str = "frame_major"
     """frame_major: frame by frame, each with all terms; term_major: term by term, each with all frames."""
     fill: str = "first_frame"
@@ -164,7 +164,7 @@ class Contract:
 
     @property
     def proprio_size(self) -> int:
-        """P."""
+        """P, the number of columns."""
         return sum(term.size for term in self.proprio)
 
     def to_dict(self) -> dict[str, Any]:
