@@ -34,7 +34,7 @@ class Traffic:
 
     @property
     def launches(self) -> int:
-        """How many."""
+        """Number of launches."""
         return len(self.each)
 
     @property
@@ -44,7 +44,7 @@ class Traffic:
 
     @property
     def bytes_moved(self) -> int:
-        """Read and written."""
+        """Bytes read and written by all launches."""
         return self.bytes_read + self.bytes_written
 
 

@@ -65,7 +65,7 @@ class TaskEnv(VecEnv, abc.ABC):
 
     @property
     def curriculum(self) -> Curriculum | None:
-        """None on the plane."""
+        """The curriculum of the terrains; None on the plane."""
         return self.running.curriculum
 
     @property

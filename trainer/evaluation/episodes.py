@@ -36,7 +36,7 @@ class Evaluation:
     lifetime: float
     """Seconds until the fall, the end of the course or its edge, or the whole time."""
     reward: float
-    """Sum over the lifetime."""
+    """Sum of the rewards over the lifetime."""
     distance: float
     """Metres from the start, at the end of the lifetime."""
     episodes: int
@@ -53,7 +53,7 @@ class Episodes:
     time: Tensor
     """Seconds until it fell, arrived or left the course; the whole time if it did none of these."""
     reward: Tensor
-    """Sum over that time."""
+    """Sum of the rewards over that time."""
     distance: Tensor
     """Metres from the start, at the end of that time."""
     energy: Tensor
@@ -63,9 +63,9 @@ class Episodes:
     foot_force: Tensor
     """N on the foot that bears more, mean over that time."""
     fell: Tensor
-    """bool."""
+    """bool: whether it fell."""
     arrived: Tensor
-    """bool: traversed its course."""
+    """bool: whether it traversed its course."""
     success: Tensor
     """bool: arrived; on the plane, did not fall and went at least half of what the commands asked for."""
     followed: Tensor
@@ -73,7 +73,7 @@ class Episodes:
     commanded: Tensor
     """Metres that the commands asked for over that time."""
     seconds: float
-    """The whole time."""
+    """Seconds of the whole time."""
 
     @property
     def lifetime(self) -> Tensor:

@@ -57,11 +57,11 @@ class Count:
     launches: float
     """Torch's operations that are not views, and the kernels that our operators start: about as many kernels."""
     minibatch_launches: float
-    """Those of one minibatch."""
+    """Launches of one minibatch."""
     seconds: float
     """Least on an H100 with the products in float32, operator by operator, `operators_moved` apart."""
     seconds_tf32: float
-    """In TF32."""
+    """The same with the products in TF32."""
 
     def at(self, other: Count, num_envs: tuple[int, int], target: float) -> Count:
         """At `target` environments, from this count at the first of `num_envs` and the other at the second."""

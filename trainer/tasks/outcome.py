@@ -32,7 +32,7 @@ class Outcome:
     """What a control step led to, before any new episode begins."""
 
     observations: TensorDict
-    """The groups, finite."""
+    """The observation groups; every number is finite."""
     rates: Tensor
     """[R, E]: the reward terms before their weights, in the order of `TaskConfig.rewards`; 0 where broken."""
     terms: Tensor

@@ -205,7 +205,7 @@ class Episode(_Batched):
         history: tuple[int, int],
         device: torch.device | str = "cpu",
     ) -> Episode:
-        """All zero."""
+        """A state of zeros."""
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(num_envs, *shape, device=device)
