@@ -78,7 +78,7 @@ def _costs(launches: Iterable) -> Launches:
 
 def triton_moments() -> Launches:
     """`mlp_moments`, forward without a gradient."""
-    return _costs(launches_of("mm_rollout", "ieee"))
+    return _costs(launches_of("rollout", "ieee"))
 
 
 def main() -> None:
