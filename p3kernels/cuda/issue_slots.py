@@ -1,4 +1,4 @@
-"""`python -m p3kernels.cuda.issue_slots`: the least time of a rollout's one CUDA launch on an H100, from its machine code.
+"""`python -m p3kernels.cuda.issue_slots`: least time of a rollout's one CUDA launch on an H100, from its machine code.
 
 nvcc compiles csrc/cuda for sm_90, nvdisasm (which triton brings) prints the code of `MlpMoments`, and its instructions
 are counted by the rules of `triton_kernels.proof.model`: those of each loop times how often the G1 actor goes round it,

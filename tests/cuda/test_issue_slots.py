@@ -1,7 +1,8 @@
-"""The model of the one CUDA launch: its trips by hand, and what nvcc makes of the kernel against the committed table."""
+"""The model of the one CUDA launch: trips by hand, and what nvcc makes of the kernel against the committed table."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import pytest
@@ -49,6 +50,6 @@ def test_a_change_that_costs_shows(no_shim, capsys):
 @pytest.mark.parametrize(("rows", "preferred"), [(1, True), (1056, True), (1057, True), (2112, True), (2113, False)])
 def test_triton_takes_what_no_multiprocessor_does_in_one_tile(shim, rows, preferred):
     """The shim says that it has an H100's 132 multiprocessors."""
-    weights = [torch.empty(outputs, inputs) for inputs, outputs in zip(ACTOR[:-1], ACTOR[1:], strict=True)]
+    weights = [torch.empty(outputs, inputs) for inputs, outputs in itertools.pairwise(ACTOR)]
     assert one_launch.moments_before_triton(torch.empty(rows, ACTOR[0]), weights) == preferred
     assert one_launch.moments_fit(torch.empty(rows, ACTOR[0]), weights)
