@@ -107,16 +107,28 @@ class Count:
     calls: tuple[Call, ...] = ()
     """What was asked of our operators, which grow by tiles: `operators.totals` counts them at their own sizes."""
 
+    live: tuple[float, ...] = ()
+    """Bytes that were allocated after each allocation: `peak` is the most of them, at other sizes another one."""
+    held: tuple[float, ...] = ()
+    """Bytes that were saved for the backward pass, likewise."""
+
     def numbers(self) -> dict[str, float]:
         """What is linear in the environments, by name."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "calls"}
+        lists = ("calls", "live", "held")
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in lists}
 
     def at(self, other: Count, num_envs: tuple[int, int], target: float) -> Count:
         """At `target` environments, from this count at the first of `num_envs` and the other at the second."""
         share = (target - num_envs[0]) / (num_envs[1] - num_envs[0])
-        pairs = zip(self.numbers().values(), other.numbers().values(), strict=True)
+
+        def between(ones: Iterable[float], twos: Iterable[float]) -> tuple[float, ...]:
+            return tuple(one + share * (two - one) for one, two in zip(ones, twos, strict=True))
+
+        numbers = dict(zip(self.numbers(), between(self.numbers().values(), other.numbers().values()), strict=True))
+        live, held = between(self.live, other.live), between(self.held, other.held)
+        numbers |= {"peak": max(live, default=numbers["peak"]), "saved": max(held, default=numbers["saved"])}
         calls = tuple(one.at(two, share) for one, two in zip(self.calls, other.calls, strict=True))
-        return Count(*(one + share * (two - one) for one, two in pairs), calls=calls)
+        return Count(**numbers, calls=calls, live=live, held=held)
 
 
 class Counter(TorchDispatchMode):
@@ -136,6 +148,8 @@ class Counter(TorchDispatchMode):
         self.moved = self.flops = self.launches = self.operator_launches = 0
         self.seconds = self.seconds_tf32 = 0.0
         self.calls: list[Call] = []
+        self.lives: list[int] = []
+        self.helds: list[int] = []
         self._inside = False
         self._alive: dict[int, int] = {}
         self._held: dict[int, int] = {}
@@ -184,8 +198,12 @@ class Counter(TorchDispatchMode):
         for tensor in _tensors(out):
             if _key(tensor) not in before:
                 self._allocated(tensor)
-        self.peak = max(self.peak, self.live)
+        self._note_live()
         return out
+
+    def _note_live(self) -> None:
+        self.peak = max(self.peak, self.live)
+        self.lives.append(self.live)
 
     def inside(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs an operation of an operator of ours."""
@@ -212,7 +230,7 @@ class Counter(TorchDispatchMode):
     def totals(self) -> dict[str, float]:
         """Totals of everything so far, by the names of `Count`."""
         names = ("peak", "moved", "flops", "launches", "operator_launches", "seconds", "seconds_tf32")
-        return {**{name: getattr(self, name) for name in names}, "calls": len(self.calls)}
+        return {**{name: getattr(self, name) for name in names}, "calls": len(self.calls), "lives": len(self.lives)}
 
     def _allocated(self, tensor: Tensor) -> None:
         key, size = _key(tensor), tensor.untyped_storage().nbytes()
@@ -221,7 +239,7 @@ class Counter(TorchDispatchMode):
         self._alive[key] = size
         self.live += size
         if not self._inside:
-            self.peak = max(self.peak, self.live)
+            self._note_live()
         weakref.finalize(tensor.untyped_storage(), self._freed, key)
 
     def _freed(self, key: int) -> None:
@@ -234,6 +252,7 @@ class Counter(TorchDispatchMode):
             self.saved += size
             self.saved_peak = max(self.saved_peak, self.saved)
             weakref.finalize(tensor.untyped_storage(), self._released, key)
+        self.helds.append(self.saved)
         return tensor.detach()  # the tensor itself, where it is the operation's output, would keep itself alive
 
     def _released(self, key: int) -> None:
@@ -322,4 +341,6 @@ def count_update(method: str, num_envs: int, backend: str | None, *, as_on_gpu: 
         peak=trained["peak"],
         **totals,
         calls=tuple(calls),
+        live=tuple(counter.lives[: int(trained["lives"])]),
+        held=tuple(counter.helds),
     )
