@@ -137,6 +137,7 @@ def main() -> None:
         },
         f"mlp_moments, B = {ROWS}": {
             "eager": eager("mlp_moments", None),
+            "cuBLAS and elementwise": rival.moments(ROWS, gradients=False).each,
             "Triton": triton_moments(),
             "CUDA": [(moments, moments_flops)],
         },
@@ -147,6 +148,7 @@ def main() -> None:
         },
         f"mlp_mixture_log_prob, N = {SAMPLES}": {
             "eager": eager("mlp_mixture_log_prob", SAMPLES),
+            "cuBLAS and elementwise": rival.mixture(ROWS, SAMPLES, gradients=False).each,
             "Triton": triton_likelihood(),
             "CUDA": [(sampled, sampled_flops)],
         },

@@ -51,22 +51,24 @@ def _network() -> tuple[list[Tensor], list[Tensor]]:
     return [torch.empty(o, i, device="meta") for i, o in sizes], [torch.empty(o, device="meta") for _, o in sizes]
 
 
-def moments(rows: int) -> Traffic:
-    """`mlp_moments` of the G1 actor, forward and backward."""
+def moments(rows: int, *, gradients: bool = True) -> Traffic:
+    """`mlp_moments` of the G1 actor, forward and, with `gradients`, backward."""
     weights, biases = _network()
     mean, var = (torch.empty(rows, columns, device="meta") for columns in (actor.SIZES[0], actor.LATENT))
-    inputs = MlpMomentsInputs(mean, var, weights, biases, 0, 1.0, False, True, "ieee")
+    inputs = MlpMomentsInputs(mean, var, weights, biases, 0, 1.0, False, gradients, "ieee")
     with TrafficCounter() as counter:
         kernels = _Kernels(counter)
         outputs = mlp_moments.forward(inputs, kernels, rows)
+        if not gradients:
+            return counter.traffic
         d_outputs = MlpMomentsOutputs(torch.empty_like(outputs.mean), torch.empty_like(outputs.var), outputs.kept)
         wanted = frozenset({"mean", "var", "weights", "biases"})
         mlp_moments.backward(Backward(inputs, outputs, d_outputs, wanted), kernels, rows)
     return counter.traffic
 
 
-def mixture(rows: int, samples: int) -> Traffic:
-    """`mlp_mixture_log_prob` of the G1 actor, forward and backward."""
+def mixture(rows: int, samples: int, *, gradients: bool = True) -> Traffic:
+    """`mlp_mixture_log_prob` of the G1 actor, forward and, with `gradients`, backward."""
     weights, biases = _network()
     context, latent = actor.SIZES[0] - actor.LATENT, actor.LATENT
     action, given, mean, std = (
@@ -80,6 +82,8 @@ def mixture(rows: int, samples: int) -> Traffic:
         kernels = _Kernels(counter)
         problem = mlp_mixture_log_prob.Problem(inputs, kernels, _noise_source(kernels), TILE_ROWS)
         outputs = mlp_mixture_log_prob.forward(problem)
+        if not gradients:
+            return counter.traffic
         d_outputs = MlpMixtureOutputs(torch.empty_like(outputs.log_prob), outputs.kept)
         wanted = frozenset(MlpMixtureInputs._fields) - {"noise", "seed", "rows"}
         mlp_mixture_log_prob.backward(problem, Backward(inputs, outputs, d_outputs, wanted))

@@ -235,7 +235,7 @@ def write_section(counts: Counts, config: ScaleConfig, command: str) -> str:
     )
     time = (
         "Work and least time of one update. What our operators move and compute inside is in it: a second forward pass"
-        " under Monte Carlo, samples that go through DRAM between two layers."
+        " under Monte Carlo, samples that go through DRAM between two layers. GB are those of float32 products."
     )
     parts = [
         f"```bash\n{command}\n```",
