@@ -21,7 +21,7 @@ from trainer.training.synthetic import fill, make_algorithm
 
 ENVIRONMENTS = 64
 SAME_WAY = 0.01
-"""Of the way that the weights went: on a CPU the rounding of float32 alone is 6e-6 of it."""
+"""How far apart weights may end, over the way that they went: on a CPU the rounding of float32 alone is 6e-6 of it."""
 ITERATIONS, SWITCH = 4, 2
 LONGEST = 300.0
 

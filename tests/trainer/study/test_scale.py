@@ -8,6 +8,7 @@ import json
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from trainer import cli
 from trainer.study import scale
@@ -44,6 +45,15 @@ def test_by_hand():
     assert counter.saved == 40000  # x is still here
 
 
+def sizes(call):
+    """The tensors of a call; weights of a row, which are floats, are those of the smaller update."""
+    return [
+        leaf
+        for leaf in tree_leaves(call.arguments, is_leaf=lambda leaf: isinstance(leaf, Size))
+        if isinstance(leaf, Size)
+    ]
+
+
 def test_linear_in_the_environments(monkeypatch):
     """Two small updates tell a larger one: the numbers that the page extrapolates, to a thousandth."""
     monkeypatch.undo()  # poisoned allocations would count as kernels
@@ -54,7 +64,7 @@ def test_linear_in_the_environments(monkeypatch):
         assert value > 0
         assert told.numbers()[name] == pytest.approx(value, rel=1e-3), name
     assert [call.operator for call in told.calls] == [call.operator for call in counted.calls]
-    assert [call.arguments for call in told.calls] == [call.arguments for call in counted.calls]
+    assert [sizes(call) for call in told.calls] == [sizes(call) for call in counted.calls]
     launched = totals(counted.calls, "ieee").launches + counted.launches
     assert launched > 20 * counted.minibatch_launches  # 5 epochs of 4, and what comes before them
 
@@ -73,8 +83,9 @@ def moments_call(rows, weights=((512, 209), (256, 512), (128, 256), (29, 128)), 
     return dataclasses.replace(CALL, arguments=arguments)
 
 
-def test_an_operator_is_counted_at_its_own_size():
+def test_an_operator_is_counted_at_its_own_size(monkeypatch):
     """The rollout of `triton_kernels/proof/model.json`: one launch of 40.8 MB; three times."""
+    monkeypatch.undo()  # poisoned allocations would count as kernels
     expected = json.loads(model.TABLE.read_text())["rollout"]
     low, high = moments_call(64), moments_call(128)
     at_4096 = low.at(high, (4096 - 64) / 64)
@@ -114,7 +125,9 @@ def test_counted_is_what_the_allocator_gave(method):
 
 
 def made_up(scale_factor: float) -> Count:
-    return Count(*(scale_factor * (1.0 + number) * 2**20 for number in range(len(dataclasses.fields(Count)) - 1)))
+    return Count(
+        *(scale_factor * (1.0 + number) * 2**20 for number in range(len(dataclasses.fields(Count)) - 3))
+    )  # the lists apart
 
 
 def test_tables():
