@@ -39,6 +39,20 @@ def test_every_entry_compiled_many_kernels():
         assert "sm_90" in entry["architectures"]
 
 
+def test_the_allowed_versions_compiled_todays_kernels():
+    """A kernel that is new has to be compiled with the oldest and the newest version: tools/triton_versions.py."""
+    paths = (ROOT / "triton_kernels" / "kernels").glob("*.py")
+    functions = [
+        node for path in paths for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)
+    ]
+    today = {function.name.lstrip("_") for function in functions if function.name.endswith("_kernel")}
+    assert len(today) > 20
+    good = {version: set(entry["kernels"]) for version, entry in RECORD.items() if not entry["refused"]}
+    assert good
+    for version, kernels in good.items():
+        assert kernels == today, version
+
+
 def test_no_kernel_function_calls_itself_through_others():
     """Triton before 3.5 follows calls without end, branches that are never compiled included."""
     calls: dict[str, set[str]] = {}

@@ -90,12 +90,12 @@ static int64_t actions_bytes(const Network& network, int context, int tile) {
                                    : MlpActions<SmallTile, float>::shared_floats(network, context));
 }
 
-// Large tiles read the weights half as often, small ones give twice as many blocks: large where that leaves no
-// multiprocessor without one.
+// A small tile takes a block nearly as many instructions as a large one (python -m p3kernels.cuda.issue_slots), so it
+// pays where every multiprocessor has at most one block of it.
 template <class Bytes>
 static int choose_tile(int64_t rows, const Limits& limits, Bytes bytes) {
-  const bool fills = blocks_for(rows, LargeTile::kRows) >= limits.processors;
-  if (fills && bytes(LargeTile::kRows) <= limits.shared_bytes) return LargeTile::kRows;
+  const bool few = blocks_for(rows, SmallTile::kRows) <= limits.processors;
+  if (!few && bytes(LargeTile::kRows) <= limits.shared_bytes) return LargeTile::kRows;
   return bytes(SmallTile::kRows) <= limits.shared_bytes ? SmallTile::kRows : 0;
 }
 

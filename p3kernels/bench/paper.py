@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
+from p3kernels.bench import rival
 from p3kernels.bench.traffic import eager_actor
 
 BATCH = 24576
@@ -49,7 +50,8 @@ def report() -> tuple[str, bool]:
         f"One MM forward and backward of the actor, B = {BATCH}, on an H100 SXM: on paper, not measured.",
         "3.35 TB/s; fp32 67, TF32 495, BF16 989 TFLOP/s dense (tf32x3: a third of TF32). Least time: for each launch",
         "the greater of bytes and operations over their rates, no overhead. Eager torch: the printed formulas, every",
-        "aten op reads its inputs and writes its outputs once.",
+        'aten op reads its inputs and writes its outputs once. Rival: backend="cuda", cuBLAS products with one kernel',
+        "between two of them.",
         "",
         f"{'':<13} {'launches':>8} {'MB moved':>9} {'GFLOP':>7} {'least us':>9} {'/ layer by layer':>16} "
         f"{'eager / it':>10}",
@@ -64,6 +66,10 @@ def report() -> tuple[str, bool]:
     for precision in ("ieee", "tf32"):
         least_us = 1e6 * sum(max(roofline.least_seconds(*launch, precision)) for launch in eager.each)
         lines.append(line(f"eager, {precision}", eager.launches, eager.bytes_moved, eager.flops, least_us))
+    layered = rival.moments(BATCH)
+    for precision in ("ieee", "tf32"):
+        least_us = 1e6 * sum(max(roofline.least_seconds(*launch, precision)) for launch in layered.each)
+        lines.append(line(f"rival, {precision}", layered.launches, layered.bytes_moved, layered.flops, least_us))
     bars: list[tuple[bool, str]] = []
     records: dict[str, str] = {}
     for precision, steps in our_steps().items():

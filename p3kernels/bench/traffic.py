@@ -8,7 +8,7 @@ lower bound for eager, and a ratio against it is on eager's side.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ class Traffic:
     """Launches by aten op."""
     each: list[tuple[int, int]] = field(default_factory=list)
     """Bytes and operations of every launch, in order; operations are those of matrix products, two a multiply-add."""
+    names: list[str] = field(default_factory=list)
+    """Their names, in the same order."""
 
     @property
     def launches(self) -> int:
@@ -79,8 +81,9 @@ class TrafficCounter(TorchDispatchMode):
         out = func(*args, **kwargs)
         if not _launches(func):
             return out
-        # The same tensor twice (x * x) is read once.
-        inputs = {id(tensor): tensor for tensor in (*_tensors(args), *_tensors(list(kwargs.values())))}
+        # The same tensor twice (x * x) is read once; what `out` names is written alone.
+        named = [value for name, value in kwargs.items() if name != "out"]
+        inputs = {id(tensor): tensor for tensor in (*_tensors(args), *_tensors(named))}
         name = func.overloadpacket.__name__
         written = sum(_bytes(tensor) for tensor in _tensors(out))
         fills = name in ("zero_", "fill_", "zeros_like", "ones_like", "full_like", "new_zeros")
@@ -88,10 +91,19 @@ class TrafficCounter(TorchDispatchMode):
         self.traffic.bytes_read += read
         self.traffic.bytes_written += written
         self.traffic.by_op[name] += 1
-        formula = flop_registry.get(func.overloadpacket)
+        self.traffic.names.append(name)
+        formula = flop_registry.get(getattr(torch.ops.aten, name.rstrip("_"), None))  # addmm_ as addmm
         flops = 0 if formula is None else formula(*args, **kwargs, out_val=out)
         self.traffic.each.append((read + written, flops))
         return out
+
+    def add(self, name: str, tensors: Sequence[Tensor]) -> None:
+        """A launch that torch does not see, which reads or writes each of `tensors` once."""
+        moved = sum(map(_bytes, tensors))
+        self.traffic.bytes_read += moved
+        self.traffic.by_op[name] += 1
+        self.traffic.names.append(name)
+        self.traffic.each.append((moved, 0))
 
 
 def _launches(func: Any) -> bool:

@@ -201,6 +201,13 @@ def moments_in_one_launch(widths: Sequence[int], rows: int, like: Tensor) -> boo
     return kernels().moments_tile(list(widths), rows, *_limits(like))[0] > 0
 
 
+def moments_a_multiprocessor(widths: Sequence[int], rows: int, like: Tensor) -> int:
+    """Tiles of rows that the busiest multiprocessor takes through a network that fits, one after the other."""
+    processors, shared_bytes = _limits(like)
+    tile = kernels().moments_tile(list(widths), rows, processors, shared_bytes)[0]
+    return -(-rows // (tile * processors))
+
+
 def actions_in_one_launch(widths: Sequence[int], context: int, rows: int, like: Tensor) -> bool:
     """Whether `mlp_actions` can take a network."""
     if len(widths) - 1 > kernels().most_layers:

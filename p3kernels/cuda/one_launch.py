@@ -27,6 +27,12 @@ def moments_fit(mean: Tensor, weights: Sequence[Tensor]) -> bool:
     return rows <= ONE_LAUNCH_ROWS and native.moments_in_one_launch(widths, rows, mean)
 
 
+def moments_before_triton(mean: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether `mlp_moments` is modelled to be faster than Triton's launch: no multiprocessor has two tiles of rows."""
+    widths = [mean.shape[1], *(weight.shape[0] for weight in weights)]
+    return moments_fit(mean, weights) and native.moments_a_multiprocessor(widths, mean.shape[0], mean) <= 1
+
+
 def mlp_moments(inputs: MlpMomentsInputs) -> MlpMomentsOutputs:
     """Output moments [B, O], float32; nothing is kept."""
     shape = inputs.mean.shape[0], inputs.weights[-1].shape[0]

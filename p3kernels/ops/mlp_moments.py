@@ -187,7 +187,7 @@ def mlp_moments(
 
     def fits() -> bool:
         exact = dots == "ieee" and not wants_gradient(mean, var, *weights, *biases)
-        return exact and one_launch.moments_fit(mean, weights)
+        return exact and one_launch.moments_before_triton(mean, weights)
 
     chosen = cuda_in_tritons_place(chosen, backend, fits)
     return run_mlp_moments(chosen, mean, var, weights, biases, between, activate_last=False, precision=dots)

@@ -127,7 +127,7 @@ def test_large_batches_go_layer_by_layer(monkeypatch, count_launches):
 
 @pytest.mark.parametrize(
     ("rows", "shared_kib", "tile"),
-    [(2112, 227, 16), (2096, 227, 8), (4096, 163, 16), (4096, 99, 8), (4096, 48, 0)],
+    [(1057, 227, 16), (1056, 227, 8), (4096, 163, 16), (4096, 99, 8), (4096, 48, 0)],
     ids=["sm_90", "sm_90, few rows", "sm_80", "sm_120", "too small"],
 )
 def test_tiles_of_the_g1_actor(shim, rows, shared_kib, tile):

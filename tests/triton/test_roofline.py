@@ -43,7 +43,7 @@ def test_least_time_is_the_greater_of_the_two():
 
 
 def test_only_launches_of_the_pass_count():
-    assert roofline.steps([dataclasses.replace(CASE, launches={"mm_rollout": 1})], "ieee") == []
+    assert roofline.steps([dataclasses.replace(CASE, launches={"rollout": 1})], "ieee") == []
     assert roofline.steps([CASE], "tf32") == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainer.config.plain import read_plain
 
 ALL_PASSED, SOMETHING_FAILED, CANNOT_RUN = 0, 1, 2
-TRAINING, TRAINING_OUTLINE = "training", ("Trains a G1 for four iterations, by moment matching and by Monte Carlo.", 90)
+TRAINING, TRAINING_OUTLINE = "training", ("Updates a policy two ways, then trains a G1 for four iterations.", 90)
 
 
 def outline() -> dict[str, tuple[str, float]]:

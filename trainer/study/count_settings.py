@@ -37,7 +37,7 @@ class ScaleConfig:
     """Methods, as --method of p3 train names them; simple-actor-critic, from which the differences are, among them."""
     num_envs: int = 4096
     """Environments, 24 steps each, to scale to."""
-    counted: tuple[int, int] = (64, 128)
+    counted: tuple[int, int] = (48, 64)
     """Environments of the updates that are run and counted; at least 48."""
     out: Path | None = None
     """Also write the counts here, as JSON."""

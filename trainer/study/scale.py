@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import sys
@@ -15,50 +14,64 @@ from trainer.study.cost import PAPER
 from trainer.study.count import Count, count_update
 from trainer.study.count_settings import ScaleConfig
 from trainer.study.markdown import merge, paragraph, table
+from trainer.study.operators import Totals, totals
 from trainer.study.versions import versions
-from triton_kernels.proof.model import BYTES_PER_SECOND, FLOPS_PER_SECOND, least_seconds
+from triton_kernels.proof.model import BYTES_PER_SECOND, FLOPS_PER_SECOND, L2_BYTES_PER_SECOND
 
 BASE = "simple-actor-critic"
 STEPS_IN_UPDATE = 20
 """Minibatches, 5 epochs of 4: so many optimiser steps."""
 NVLINK_BYTES_PER_SECOND = 450e9
 """H100 SXM, one direction."""
-_RECOMPUTED = (4 + STEPS_IN_UPDATE * 4) / (4 + STEPS_IN_UPDATE * 3)
-"""Passes of our Monte Carlo operator over those of plain torch: the backward pass goes forward again. The 4 are the old
-likelihood's, which has no backward pass."""
 _MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Way:
+    """An update at some number of environments: torch's operations, and our operators with products as named."""
+
+    count: Count
+    operators: Mapping[str, Totals]
+
+    @property
+    def peak(self) -> float:
+        """Bytes that the update has allocated at its worst moment, inside of our operators or outside."""
+        return max(self.count.peak, self.operators["ieee"].peak)
+
+    @property
+    def whole(self) -> float:
+        """Those, and what is there all the time."""
+        return self.count.weights + self.count.training + self.count.rollout + self.peak
+
+    @property
+    def moved(self) -> float:
+        """Bytes at DRAM."""
+        return self.count.moved + self.operators["ieee"].moved
+
+    @property
+    def flops(self) -> float:
+        """Operations of products and convolutions."""
+        return self.count.flops + self.operators["ieee"].flops
+
+    @property
+    def launches(self) -> float:
+        """About as many kernels."""
+        return self.count.launches + self.operators["ieee"].launches
+
+    def seconds(self, precision: str) -> float:
+        """Least, kernel by kernel."""
+        rest = self.count.seconds if precision == "ieee" else self.count.seconds_tf32
+        return rest + self.operators[precision].seconds
 
 
 @dataclass(frozen=True)
 class Scaled:
     """One method's update at some number of environments."""
 
-    ours: Count
-    """With our operators, as their Triton versions keep things."""
-    plain: Count | None
-    """With plain torch, layer by layer and sample by sample; None where the method has no operator of ours."""
-    sampled: bool
-    """Whether our operator computes its forward pass again."""
-
-    def resident(self, count: Count) -> float:
-        """Bytes that are there all the time."""
-        return count.weights + count.training + count.rollout
-
-    def whole(self, count: Count) -> float:
-        """Bytes at the worst moment."""
-        return self.resident(count) + count.peak
-
-    @property
-    def operator_flops(self) -> float:
-        """Inside our operators: what plain torch does there, and the second forward pass."""
-        if self.plain is None:
-            return 0.0
-        return (self.plain.flops - self.ours.flops) * (_RECOMPUTED if self.sampled else 1.0)
-
-    def our_seconds(self, precision: str) -> float:
-        """Least, operator by operator; our operators as one, with nothing but their inputs and outputs moved."""
-        rest = self.ours.seconds if precision == "ieee" else self.ours.seconds_tf32
-        return rest + max(least_seconds(self.ours.operators_moved, self.operator_flops, precision))
+    ours: Way
+    """With our operators, on Triton's kernels."""
+    plain: Way
+    """With an estimator of plain torch, layer by layer and sample by sample; as `ours` where there is no other."""
 
 
 def run(config: ScaleConfig, arguments: Sequence[str], prog: str = "p3 study scale") -> int:
@@ -72,7 +85,7 @@ def run(config: ScaleConfig, arguments: Sequence[str], prog: str = "p3 study sca
         counts = count_methods(config.methods, config.counted)
         if config.out is not None:
             content = {"counted": config.counted, "versions": versions(), "counts": counts}
-            replace_file(config.out, (json.dumps(content, indent=2, default=dataclasses.asdict) + "\n").encode())
+            replace_file(config.out, (json.dumps(content, indent=2, default=Count.numbers) + "\n").encode())
         section = write_section(counts, config, shlex.join([*prog.split(), *arguments]))
         print(section)
         if config.docs is not None:
@@ -115,25 +128,23 @@ def count_methods(methods: Sequence[str], counted: tuple[int, int]) -> dict[str,
 
 def scaled(counts: Counts, method: str, counted: tuple[int, int], num_envs: float) -> Scaled:
     """The method's counts at `num_envs`."""
-    ours, plain = (
-        pair[0].at(pair[1], counted, num_envs) if pair is not None else None
-        for pair in (counts[method]["ours"], counts[method].get("plain"))
-    )
-    assert ours is not None
-    estimator = parse_method(method).estimator
-    return Scaled(ours, plain, estimator.operators and estimator.num_latents > 0)
+    found = {}
+    for kind, (low, high) in counts[method].items():
+        count = low.at(high, counted, num_envs)
+        found[kind] = Way(count, {precision: totals(count.calls, precision) for precision in ("ieee", "tf32")})
+    return Scaled(found["ours"], found.get("plain", found["ours"]))
 
 
 def memory_table(rows: Mapping[str, Scaled]) -> str:
     """MiB by method, and the paper's MB."""
     header = ["method", "saved, plain", "saved, ours", "peak, plain", "peak, ours", "whole, plain", "whole, ours"]
     header += ["above simple, plain", "above simple, ours", "above simple, paper", "paper, MB"]
-    base, paper_base = rows[BASE].whole(rows[BASE].ours), PAPER[BASE][1]
+    base, paper_base = rows[BASE].ours.whole, PAPER[BASE][1]
     lines = []
     for method, row in rows.items():
-        plain, ours, paper = row.plain or row.ours, row.ours, PAPER.get(method)
-        cells = [plain.saved, ours.saved, plain.peak, ours.peak, row.whole(plain), row.whole(ours)]
-        cells += [row.whole(plain) - base, row.whole(ours) - base]
+        paper, ways = PAPER.get(method), (row.plain, row.ours)
+        cells = [way.count.saved for way in ways] + [way.peak for way in ways] + [way.whole for way in ways]
+        cells += [way.whole - base for way in ways]
         texts = [f"{cell / _MIB:.0f}" for cell in cells]
         texts += ["–", "–"] if paper is None else [f"{paper[1] - paper_base:.0f}", f"{paper[1]:.0f}"]
         lines.append([f"`{method}`", *texts])
@@ -143,16 +154,14 @@ def memory_table(rows: Mapping[str, Scaled]) -> str:
 def time_table(rows: Mapping[str, Scaled]) -> str:
     """Work of an update and its least time by method, and the paper's seconds."""
     header = ["method", "TFLOP, plain", "TFLOP, ours", "GB moved, plain", "GB moved, ours", "kernels, plain"]
-    header += ["kernels, ours", "ms, plain", "ms, ours", "ms, ours, TF32", "paper, ms"]
+    header += ["kernels, ours", "ms, plain", "ms, ours", "ms, plain, TF32", "ms, ours, TF32", "paper, ms"]
     lines = []
     for method, row in rows.items():
-        plain, ours, paper = row.plain or row.ours, row.ours, PAPER.get(method)
-        cells = [f"{plain.flops / 1e12:.1f}", f"{(ours.flops + row.operator_flops) / 1e12:.1f}"]
-        cells += [f"{count.moved / 1e9:.0f}" for count in (plain, ours)]
-        cells += [f"{count.launches:.0f}" for count in (plain, ours)]
-        cells += [f"{1e3 * seconds:.0f}" for seconds in (plain.seconds, row.our_seconds("ieee"))]
-        cells += [f"{1e3 * row.our_seconds('tf32'):.0f}", "–" if paper is None else f"{1e3 * paper[0]:.0f}"]
-        lines.append([f"`{method}`", *cells])
+        paper, ways = PAPER.get(method), (row.plain, row.ours)
+        cells = [f"{way.flops / 1e12:.1f}" for way in ways] + [f"{way.moved / 1e9:.0f}" for way in ways]
+        cells += [f"{way.launches:.0f}" for way in ways]
+        cells += [f"{1e3 * way.seconds(precision):.0f}" for precision in ("ieee", "tf32") for way in ways]
+        lines.append([f"`{method}`", *cells, "–" if paper is None else f"{1e3 * paper[0]:.0f}"])
     return table(header, lines)
 
 
@@ -164,7 +173,7 @@ def growth_table(counts: Counts, config: ScaleConfig, environments: Sequence[int
         cells = []
         for number in environments:
             row = scaled(counts, method, config.counted, number)
-            cells += [f"{row.whole(count) / 2**30:.1f}" for count in (row.plain or row.ours, row.ours)]
+            cells += [f"{way.whole / 2**30:.1f}" for way in (row.plain, row.ours)]
         lines.append([f"`{method}`", *cells])
     return table(header, lines)
 
@@ -174,11 +183,11 @@ def ranks_table(counts: Counts, config: ScaleConfig, method: str, ranks: Sequenc
     header = ["ranks", "environments each", "MiB each, ours", "ms, ours", "MB all-reduced a step", "ms all-reduced"]
     lines = []
     for number in ranks:
-        row = scaled(counts, method, config.counted, config.num_envs / number)
-        message = row.ours.weights  # a gradient as large as each weight, the statistics apart
+        ours = scaled(counts, method, config.counted, config.num_envs / number).ours
+        message = ours.count.weights  # a gradient as large as each weight, the statistics apart
         seconds = STEPS_IN_UPDATE * 2 * (number - 1) / number * message / NVLINK_BYTES_PER_SECOND
-        cells = [f"{config.num_envs // number}", f"{row.whole(row.ours) / _MIB:.0f}"]
-        cells += [f"{1e3 * row.our_seconds('ieee'):.0f}", f"{message / 1e6:.1f}", f"{1e3 * seconds:.2f}"]
+        cells = [f"{config.num_envs // number}", f"{ours.whole / _MIB:.0f}"]
+        cells += [f"{1e3 * ours.seconds('ieee'):.0f}", f"{message / 1e6:.1f}", f"{1e3 * seconds:.2f}"]
         lines.append([str(number), *cells])
     return table(header, lines)
 
@@ -190,7 +199,7 @@ def _per_sample(rows: Mapping[str, Scaled]) -> str:
         return ""
     (few, first), (many, last) = sampled[0], sampled[-1]
     growth = {
-        "plain torch": ((last.plain or last.ours).peak - (first.plain or first.ours).peak) / (many - few) / _MIB,
+        "plain torch": (last.plain.peak - first.plain.peak) / (many - few) / _MIB,
         "our operators": (last.ours.peak - first.ours.peak) / (many - few) / _MIB,
     }
     text = ", ".join(f"{value:.0f} MiB with {name}" for name, value in growth.items())
@@ -209,22 +218,24 @@ def write_section(counts: Counts, config: ScaleConfig, command: str) -> str:
     fp32, tf32 = (FLOPS_PER_SECOND[name] / 1e12 for name in ("ieee", "tf32"))
     about = (
         f"Counted, not measured. A real update (paper-size networks, random data of the G1's sizes, 24 steps, 4"
-        f" minibatches) was run at {low} and {high} environments on a CPU the way it runs on a GPU, every operation,"
-        f" every launch of Triton's kernels and every tensor saved for the backward pass counted, and the counts,"
-        f" which are linear in the environments, taken to {config.num_envs}: minibatches of {config.num_envs * 6}"
-        f" samples, 5 epochs. Times are the sum over"
-        f" operations of the greater of bytes / {BYTES_PER_SECOND / 1e12:.2f} TB/s and operations / {fp32:.0f} TFLOP/s"
-        f" (TF32: {tf32:.0f}): a bound without launches, not a prediction. Made with {made_with}."
+        f" minibatches) was run at {low} and {high} environments on a CPU the way it runs on a GPU, every operation and"
+        f" every tensor saved for the backward pass counted, and the counts of torch's operations, which are linear in"
+        f" the environments, taken to {config.num_envs}: minibatches of {config.num_envs * 6} samples, 5 epochs. Our"
+        f" operators were called at those sizes, and every launch of Triton's kernels counted. Times are the sum over"
+        f" kernels of the greatest of bytes / {BYTES_PER_SECOND / 1e12:.2f} TB/s, operations / {fp32:.0f} TFLOP/s"
+        f" (TF32: {tf32:.0f}) and, in Triton's kernels, bytes of L2 / {L2_BYTES_PER_SECOND / 1e12:.1f} TB/s: a bound"
+        f" without launches and instructions, not a prediction. Made with {made_with}."
     )
     memory = (
         "Memory in MiB. *saved*: tensors kept for the backward pass of a minibatch; *peak*: all that the update"
         " allocates at its worst moment, *saved* among it; *whole*: with weights, gradients, Adam, the copy of the"
         f" last good state and the stored rollout; *above simple*: more than `{BASE}`. *plain*: the estimator in plain"
-        " torch, layer by layer, all samples at once; *ours*: our operators, which keep no activations of samples."
+        " torch, layer by layer, all samples at once; *ours*: our operators on Triton's kernels, which keep no"
+        " activations of samples. What is not the estimator's is the same in both."
     )
     time = (
-        "Work and least time of one update. Operations inside our operators are those of plain torch, plus a second"
-        " forward pass under Monte Carlo; of the bytes inside them only inputs and outputs are counted."
+        "Work and least time of one update. What our operators move and compute inside is in it: a second forward pass"
+        " under Monte Carlo, samples that go through DRAM between two layers. GB are those of float32 products."
     )
     parts = [
         f"```bash\n{command}\n```",

@@ -1,18 +1,27 @@
-"""The step of `p3 gpu-check` that trains for a few iterations on the device, by both estimators of P³."""
+"""The step of `p3 gpu-check` that trains on the device: single updates two ways, and a few iterations of `p3 train`."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from p3kernels.device_check.step import Case, Finding, Skip, Task
+from trainer.training.synthetic import fill, make_algorithm
 
+ENVIRONMENTS = 64
+SAME_WAY = 0.01
+"""How far apart weights may end, over the way that they went: on a CPU the rounding of float32 alone is 6e-6 of it."""
 ITERATIONS, SWITCH = 4, 2
 LONGEST = 300.0
 
@@ -25,15 +34,85 @@ def command(engine: str, device: str, run_dir: Path) -> list[str]:
 
 
 def cases(task: Task) -> Iterator[Case]:
-    """Simulated on the CPU by native MuJoCo, and on the GPU by mjlab."""
+    """Single updates; then iterations simulated on the CPU by native MuJoCo, and on the GPU by mjlab."""
     if task.device.kind != "cuda":
         raise Skip("the training on a CPU is what `make train` does")
+    device = str(task.device.place())
     return iter(
         [
+            Case("an update by our kernels, against plain torch", functools.partial(by_kernels, device)),
+            Case("an update whose steps are a CUDA graph, against launches", functools.partial(by_graph, device)),
             Case("native MuJoCo on the CPU, networks on the GPU", functools.partial(_train, "mujoco", task)),
             Case("mjlab and networks on the GPU", functools.partial(_train, "mjlab", task)),
         ]
     )
+
+
+def by_kernels(device: str) -> Finding:
+    """Whether the kernels of an update's terms and of moments lead where plain torch does."""
+    ours, begin = updated(device)
+    with _backend("reference"):
+        plain, _ = updated(device)
+    return apart(ours.weights, plain.weights, begin, SAME_WAY)
+
+
+def by_graph(device: str) -> Finding:
+    """Whether replayed steps give the weights of launched ones, bit for bit."""
+    captured, begin = updated(device, cuda_graph=True)
+    if captured.failed is not None:
+        return Finding(False, captured.failed, {"show": True})
+    return apart(captured.weights, updated(device)[0].weights, begin, 0.0)
+
+
+class Updated(NamedTuple):
+    """What an update left behind."""
+
+    weights: Tensor
+    """Those of actor and critic, [W]."""
+    failed: str | None
+    """Why no CUDA graph took its steps, where one was asked for."""
+
+
+def updated(device: str, *, cuda_graph: bool = False) -> tuple[Updated, Tensor]:
+    """Two updates of moment matching on random data, the same ones every time; and the weights they began with."""
+    algorithm, observations = make_algorithm("mm", ENVIRONMENTS, device=device, cuda_graph=cuda_graph)
+
+    def weights() -> Tensor:
+        networks = (algorithm.actor, algorithm.critic)
+        return torch.cat([p.detach().flatten() for net in networks for p in net.parameters()]).cpu()
+
+    begin, failed = weights(), None
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        fill(algorithm, observations)
+        algorithm.update()
+    if cuda_graph:
+        graph = algorithm.step_graph
+        failed = "no graph was made" if graph is None else graph.failed
+        if failed is None and graph is not None and graph.captures == 0:
+            failed = "no step was captured"
+    return Updated(weights(), failed), begin
+
+
+def apart(one: Tensor, other: Tensor, begin: Tensor, most: float) -> Finding:
+    """Judges two results by their distance, over how far they went from where both began."""
+    distance = ((one - other).norm() / (other - begin).norm().clamp(min=1e-30)).item()
+    passed = distance <= most  # False for NaN
+    detail = f"weights {distance:.1e} of their way apart (at most {most:g})"
+    return Finding(passed, detail, {"show": True, "distance": distance if math.isfinite(distance) else None})
+
+
+@contextlib.contextmanager
+def _backend(name: str) -> Iterator[None]:
+    before = os.environ.get("P3_BACKEND")
+    os.environ["P3_BACKEND"] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["P3_BACKEND"]
+        else:
+            os.environ["P3_BACKEND"] = before
 
 
 def _train(engine: str, task: Task) -> Finding:

@@ -22,14 +22,19 @@ from trainer.training.rollout import collect
 _SIZES = {"proprio": 98, "history": 490, "extero": 187, "velocity": 3, "critic": 300}
 
 
-def make_algorithm(method: str, num_envs: int, mirror_share: float = 0.0) -> tuple[P3PPO, TensorDict]:
+def make_algorithm(
+    method: str, num_envs: int, mirror_share: float = 0.0, device: str = "cpu", *, cuda_graph: bool = False
+) -> tuple[P3PPO, TensorDict]:
     """A method at the paper's network sizes, and random observations of the G1's sizes [num_envs]."""
     torch.manual_seed(0)
-    observations = TensorDict({k: torch.randn(num_envs, n) for k, n in _SIZES.items()}, batch_size=[num_envs])
+    made = {name: torch.randn(num_envs, size).to(device) for name, size in _SIZES.items()}
+    observations = TensorDict(made, batch_size=[num_envs])
     ppo = PpoConfig(mirror_share=mirror_share)
     config = resolve(TrainConfig(method=method, preset="paper", num_envs=num_envs, ppo=ppo))
     env: Any = argparse.Namespace(num_envs=num_envs, num_actions=29, symmetry=TaskSymmetry(make_task(config.task)))
-    algorithm = P3PPO.construct_algorithm(observations, env, rsl_rl_config(config), "cpu")
+    settings = rsl_rl_config(config)
+    settings["algorithm"]["cuda_graph"] = cuda_graph
+    algorithm = P3PPO.construct_algorithm(observations, env, settings, device)
     algorithm.train_mode()
     return algorithm, observations
 
@@ -45,7 +50,8 @@ class _Still:
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         count = len(actions)
-        return self._observations, torch.randn(count), torch.zeros(count, dtype=torch.bool), {}
+        rewards, done = torch.randn(count), torch.zeros(count, dtype=torch.bool)
+        return self._observations, rewards.to(actions.device), done.to(actions.device), {}
 
 
 def fill(algorithm: P3PPO, observations: TensorDict) -> None:

@@ -65,7 +65,7 @@ def passes() -> dict[str, dict[str, Callable[[], Any]]]:
 
     return {
         "mm_train": of(workloads.training, train),
-        "mm_rollout": of(workloads.rollout, few),
+        "rollout": of(workloads.rollout, few),
         "mc15_train": of(workloads.mixture, train),
         "mc50_train": of(workloads.mixture, train, 50, precisions=often),
         "mc15_rollout": of(workloads.mixture, few, precisions=often),

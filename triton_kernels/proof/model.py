@@ -84,7 +84,8 @@ def workload(records: Sequence[Record], name: str, precision: str) -> Record | N
         return None
     summed = ("launches", "dram_bytes", "l2_bytes", "flops", "activations", "instructions", *LIMITS, "least_us")
     total: Record = {key: sum(step[key] for step in steps) for key in summed}
-    total["instructions_per_activation"] = 32 * total["instructions"] / max(total["activations"], 1)
+    activations = total["activations"]
+    total["instructions_per_activation"] = 32 * total["instructions"] / activations if activations else 0.0
     return {"workload": name, "precision": precision, **total, "steps": steps}
 
 

@@ -55,15 +55,16 @@ class Launch:
 def recording() -> Iterator[list[Launch]]:
     """Inside, launchers start nothing; what they would have started is in the list."""
     found: list[Launch] = []
-
-    def note(kernel: Any, grid: int, arguments: tuple[Any, ...], config: Config) -> None:
-        names = list(inspect.signature(kernel.fn).parameters)
-        given = {**dict(zip(names, arguments, strict=False)), **{n: v for n, v in config.items() if n in names}}
-        tuned = {n: v for n, v in config.items() if n not in names or n.startswith(("BLOCK", "CHUNK"))}
-        found.append(Launch(kernel, grid, {name: given[name] for name in names}, tuned))
-
-    with launch.started_instead(note):
+    with launch.started_instead(lambda *started: found.append(of(*started))):
         yield found
+
+
+def of(kernel: Any, grid: int, arguments: tuple[Any, ...], config: Config) -> Launch:
+    """What `launch.started_instead` is told, as a record."""
+    names = list(inspect.signature(kernel.fn).parameters)
+    given = {**dict(zip(names, arguments, strict=False)), **{n: v for n, v in config.items() if n in names}}
+    tuned = {n: v for n, v in config.items() if n not in names or n.startswith(("BLOCK", "CHUNK"))}
+    return Launch(kernel, grid, {name: given[name] for name in names}, tuned)
 
 
 def address(tensor: Tensor) -> int:

@@ -39,6 +39,8 @@ class Code:
     counted: tuple[bool, ...]
     """False on a slow path."""
     loops: tuple[Loop, ...]
+    skips: tuple[tuple[int, int], ...] = ()
+    """Branches forward: where each stands and where it leads."""
 
     def instructions(self, trips: Sequence[float], kind: str = "", straight: float = 1.0) -> float:
         """Instructions that a warp issues, each loop gone round as often as `trips` says; of a kind, if named.
@@ -131,7 +133,8 @@ def parse(text: str) -> Code:
     # Of two that begin at one place, the longer one is the outer one.
     ordered = sorted((begin, -end) for begin, end in found_loops if begin < end - 1)
     loops = [Loop(begin, -end) for begin, end in ordered]
-    return Code(tuple(names[:used]), tuple(counted), tuple(loops))
+    skips = sorted((at, labels[label]) for at, label in branches if at < labels.get(label, 0) <= used)
+    return Code(tuple(names[:used]), tuple(counted), tuple(loops), tuple(skips))
 
 
 def _without_padding(names: Sequence[str], ends: Set[int]) -> int:

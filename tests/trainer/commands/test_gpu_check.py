@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import shlex
 import zipfile
@@ -291,6 +293,43 @@ def test_a_short_training_is_judged():
     assert "ended before" in training.judge(good[:-1]).detail
     assert "loss/value is not finite" in training.judge([*good[:-1], {**good[-1], "loss/value": None}]).detail
     assert "2 steps left out" in training.judge([*good[:-1], {**good[-1], "loss/skipped_steps": 2.0}]).detail
+
+
+def test_two_ways_of_an_update_are_compared(monkeypatch):
+    """On a CPU stand-ins take the place of the updates: the same, another rounding, another direction, NaN."""
+    begin, end = torch.zeros(4), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    ends = {"kernels": end, "reference": end}
+    failed = {True: None, False: None}
+
+    def updated(device, *, cuda_graph=False):
+        backend = os.environ.get("P3_BACKEND", "kernels")
+        return training.Updated(ends["graph" if cuda_graph else backend], failed[cuda_graph]), begin
+
+    monkeypatch.setattr(training, "updated", updated)
+    monkeypatch.delenv("P3_BACKEND", raising=False)
+    assert training.by_kernels("cuda:0").passed
+    assert "P3_BACKEND" not in os.environ
+    ends["reference"] = end * (1 + 1e-3)
+    assert training.by_kernels("cuda:0").passed
+    ends["reference"] = end.flip(0)
+    assert not training.by_kernels("cuda:0").passed
+    ends["reference"] = end * math.nan
+    assert not training.by_kernels("cuda:0").passed
+    ends["graph"] = end.clone()
+    assert training.by_graph("cuda:0").passed
+    ends["graph"][0] += 1e-6
+    assert not training.by_graph("cuda:0").passed
+    failed[True] = "operation not permitted when stream is capturing"
+    assert training.by_graph("cuda:0").detail == failed[True]
+
+
+def test_an_update_is_the_same_twice(monkeypatch):
+    monkeypatch.setattr(training, "ENVIRONMENTS", 4)
+    one, begin = training.updated("cpu")
+    other, again = training.updated("cpu")
+    assert training.apart(one.weights, other.weights, begin, 0.0).passed
+    assert torch.equal(begin, again)
+    assert not torch.equal(one.weights, begin)
 
 
 def test_the_notebook_names_commands_that_exist():

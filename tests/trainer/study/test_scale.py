@@ -8,11 +8,14 @@ import json
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from trainer import cli
 from trainer.study import scale
-from trainer.study.count import Count, Counter, count_update
+from trainer.study.count import Call, Count, Counter, Size, count_update
+from trainer.study.operators import totals
 from trainer.training.synthetic import fill, make_algorithm
+from triton_kernels.proof import model
 
 FACTOR = 1.15
 """Between what the allocator gave and what was counted: it sees the scratch memory inside operations too."""
@@ -42,15 +45,62 @@ def test_by_hand():
     assert counter.saved == 40000  # x is still here
 
 
+def sizes(call):
+    """The tensors of a call; weights of a row, which are floats, are those of the smaller update."""
+    return [
+        leaf
+        for leaf in tree_leaves(call.arguments, is_leaf=lambda leaf: isinstance(leaf, Size))
+        if isinstance(leaf, Size)
+    ]
+
+
 def test_linear_in_the_environments(monkeypatch):
     """Two small updates tell a larger one: the numbers that the page extrapolates, to a thousandth."""
     monkeypatch.undo()  # poisoned allocations would count as kernels
     small = [count_update("mm", num_envs, None) for num_envs in (48, 64)]
     assert all(count.minibatch_launches <= 150 for count in small)
     told, counted = small[0].at(small[1], (48, 64), 96), count_update("mm", 96, None)
-    for name, value in dataclasses.asdict(counted).items():
+    for name, value in counted.numbers().items():
         assert value > 0
-        assert dataclasses.asdict(told)[name] == pytest.approx(value, rel=1e-3), name
+        assert told.numbers()[name] == pytest.approx(value, rel=1e-3), name
+    assert [call.operator for call in told.calls] == [call.operator for call in counted.calls]
+    assert [sizes(call) for call in told.calls] == [sizes(call) for call in counted.calls]
+    launched = totals(counted.calls, "ieee").launches + counted.launches
+    assert launched > 20 * counted.minibatch_launches  # 5 epochs of 4, and what comes before them
+
+
+CALL = Call("p3kernels::mlp_moments_triton", (), 100.0, times=3)
+
+
+def moments_call(rows, weights=((512, 209), (256, 512), (128, 256), (29, 128)), save=False):
+    """A call of `mlp_moments` of the G1 actor."""
+
+    def size(*shape):
+        return Size(shape, torch.empty(shape, device="meta").stride(), torch.float32)
+
+    layers = [size(*shape) for shape in weights], [size(shape[0]) for shape in weights]
+    arguments = (size(rows, 209), size(rows, 110), *layers, 0, 1.0, False, save, "ieee")
+    return dataclasses.replace(CALL, arguments=arguments)
+
+
+def test_an_operator_is_counted_at_its_own_size(monkeypatch):
+    """The rollout of `triton_kernels/proof/model.json`: one launch of 40.8 MB; three times."""
+    monkeypatch.undo()  # poisoned allocations would count as kernels
+    expected = json.loads(model.TABLE.read_text())["rollout"]
+    low, high = moments_call(64), moments_call(128)
+    at_4096 = low.at(high, (4096 - 64) / 64)
+    assert at_4096.arguments == moments_call(4096).arguments
+    for precision in ("ieee", "tf32"):
+        found = totals([at_4096], precision)
+        assert found.launches == 3
+        assert found.moved == 3 * expected[precision]["dram_bytes"]
+        assert found.flops == 3 * expected[precision]["flops"]
+        # Without instructions L2 binds in both.
+        assert found.seconds == pytest.approx(3e-6 * expected[precision]["l2_us"], rel=0.01)
+    outputs, scratch = 2 * 4096 * 29 * 4, 4 * 4096 * 512 * 4
+    assert found.peak >= 100 + outputs + scratch
+    training = totals([moments_call(24576, save=True)], "tf32")
+    assert training.peak > 380e6, "what is kept for the backward pass is in it"
 
 
 def allocated(call):
@@ -75,7 +125,9 @@ def test_counted_is_what_the_allocator_gave(method):
 
 
 def made_up(scale_factor: float) -> Count:
-    return Count(*(scale_factor * (1.0 + number) * 2**20 for number in range(len(dataclasses.fields(Count)))))
+    return Count(
+        *(scale_factor * (1.0 + number) * 2**20 for number in range(len(dataclasses.fields(Count)) - 3))
+    )  # the lists apart
 
 
 def test_tables():
