@@ -64,6 +64,28 @@ def activation_backward(activation: Activation, out: Tensor, d_out: Tensor, d_x:
     _run("activation_backward", out, *activation, out, d_out, d_x, out.numel())
 
 
+def heights_at_points(maps: Tensor, tile: Tensor, points: Tensor, scale: float, middle: Tensor) -> Tensor:
+    """[K, M]: heights in maps [T, rows, columns] of tile [K] int64, in the cells points [K, M, 2] · scale + middle [2].
+
+    A point outside a map is taken to be in its outermost cells.
+    """
+    count, size = points.shape[0], points.shape[1]
+    heights = torch.empty(count, size)
+    _run("heights_at_points", maps, maps, *maps.shape[1:], tile, points, scale, middle, heights, count, size)
+    return heights
+
+
+def height_scan(maps: Tensor, tile: Tensor, middle: Tensor, cos: Tensor, sin: Tensor, offsets: Tensor) -> Tensor:
+    """[K, S]: heights, as `heights_at_points`, at offsets [2, S] turned by cos and sin [K] and moved to middle [K, 2].
+
+    Offsets and middle are in cells.
+    """
+    count, size = len(tile), offsets.shape[1]
+    heights = torch.empty(count, size)
+    _run("height_scan", maps, maps, *maps.shape[1:], tile, middle, cos, sin, offsets, heights, count, size)
+    return heights
+
+
 def mixture_forward(action: Tensor, means: Tensor, std: Tensor, log_sum: Tensor) -> None:
     """log_sum [B] = log Σ_i N(action | means_i, std²): [B, A], [N, B, A], [A] | [B, A]."""
     actions = means.shape[2]
