@@ -82,7 +82,8 @@ def height_scan(maps: Tensor, tile: Tensor, middle: Tensor, cos: Tensor, sin: Te
     """
     count, size = len(tile), offsets.shape[1]
     heights = torch.empty(count, size)
-    _run("height_scan", maps, maps, *maps.shape[1:], tile, middle, cos, sin, offsets, heights, count, size)
+    given = (tile, middle, cos, sin, offsets)
+    _run("height_scan", maps, maps, *maps.shape[1:], *given, heights, count, size)
     return heights
 
 
