@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # torch first and alone: a range that another package asks for would otherwise bring gigabytes of CUDA libraries.
 # --no-compile: Python compiles what is imported when it is imported; most of what is installed never is.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Tests start several hundred processes; where bytecode may not be kept each of them would parse all of torch again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help train test test-all native bench lint links docs browser isaaclab physx clean
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cpu/height_maps.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/threaded.h"
@@ -41,6 +42,9 @@ PYBIND11_MODULE(_C, m) {
   activations["elu"] = static_cast<int>(p3::Activation::kElu);
   activations["leaky_relu"] = static_cast<int>(p3::Activation::kLeakyRelu);
   m.attr("activations") = activations;
+  const auto guard = py::call_guard<py::gil_scoped_release>();
+  m.def("heights_at_points_float32", &p3::height_maps::at_points, guard);
+  m.def("height_scan_float32", &p3::height_maps::scan, guard);
   define<float>(m, "float32");
   define<double>(m, "float64");
 #if defined(P3_WITH_CUDA)

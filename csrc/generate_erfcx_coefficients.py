@@ -1,4 +1,4 @@
-"""Fits the polynomials behind `moments_math.h` and writes `erfcx_coefficients.h`.
+"""Fits the polynomials behind `scalar_math.h` and writes `erfcx_coefficients.h`.
 
 With t = kappa / (kappa + b), the scaled complementary error function erfcx(b) on b >= b_min is a smooth function F
 of t on (0, t_max]. One polynomial for all of it is what makes divided differences of erfcx free of cancellation

@@ -4,7 +4,7 @@
 // draws the same noise again. p3kernels/reference/latent_noise.py is the same in torch.
 #pragma once
 
-#include "moments_math.h"
+#include "scalar_math.h"
 
 namespace p3 {
 namespace P3_ISA {

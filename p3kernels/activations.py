@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
 from triton_kernels.activation_codes import ELU, LEAKY_RELU
+
+Result = TypeVar("Result")
 
 
 class Activation(NamedTuple):
@@ -42,6 +46,20 @@ def resolve_activation(activation: str, parameter: float | None) -> Activation:
         raise ValueError("activation_parameter: relu has none; use leaky_relu")
     check_parameter("activation_parameter", parameter, positive=activation == "elu")
     return Activation(default.code, float(parameter))
+
+
+def activation_by_name(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Lets a function of an `Activation` take `activation` and `activation_parameter` instead, as the ops do."""
+
+    @functools.wraps(function)
+    def call(
+        *inputs: Any, activation: str | Activation = "elu", activation_parameter: float | None = None, **options: Any
+    ) -> Result:
+        if not isinstance(activation, Activation):
+            activation = resolve_activation(activation, activation_parameter)
+        return function(*inputs, activation=activation, **options)
+
+    return call
 
 
 def check_parameter(name: str, value: float, *, positive: bool) -> None:

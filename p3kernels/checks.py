@@ -97,7 +97,7 @@ def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor, backend:
 
 
 def check_shape(name: str, tensor: Tensor, expected: Sequence[int]) -> None:
-    """An exact shape."""
+    """Raises ValueError unless the tensor has exactly this shape."""
     if tuple(tensor.shape) != tuple(expected):
         raise ValueError(f"{name}: expected shape {shape_text(expected)}, got {shape_text(tensor.shape)}")
 

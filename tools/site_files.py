@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
 OUTSIDE = re.compile(r"\]\(\.\./([^)#]+)")
 FROM_ROOT = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+INTO_DOCS = re.compile(r"\]\(((?:\.\./)*)docs/")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -28,7 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links from docs/ to the root and from the root into docs/, as places of the site."""
-    if page.file.src_uri in ROOT_PAGES:
-        return markdown.replace("](docs/", "](")
+    """Links from docs/ to the root and from outside into docs/, as places of the site."""
+    if not Path(page.file.abs_src_path).is_relative_to(ROOT / "docs"):
+        return INTO_DOCS.sub(r"](\1", markdown)
     return markdown if "/" in page.file.src_uri else OUTSIDE.sub(r"](\1", markdown)

@@ -7,6 +7,8 @@ columns go through a loop of their own, with one product instead of two.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 from torch import Tensor
 
@@ -70,17 +72,26 @@ def input_gradient_config(rows: int, inputs: int, outputs: int, precision: str, 
     return launch.tuned("linear_elu_moments_bwd_input_kernel", key, default)
 
 
+class Behind(NamedTuple):
+    """What is behind a layer, and how its products round."""
+
+    activation: int
+    """`ELU`, `LEAKY_RELU` or `NONE` of `moments_math`."""
+    parameter: float
+    """ELU's alpha or LeakyReLU's slope."""
+    precision: str
+    """Precision of the products, see `dot`."""
+    jacobian: bool
+    """Whether the layer's state is the derivatives of the activation, two numbers of 16 bits in each."""
+
+
 def layer_forward(
     moments: Moments,
     weight: Tensor,
     bias: Tensor,
     state: Moments,
     out: Moments,
-    activation: int,
-    parameter: float,
-    precision: str,
-    *,
-    jacobian: bool,
+    behind: Behind,
 ) -> None:
     """Fills `out` [B, O] and, if the layer has an activation, `state` [B, O].
 
@@ -88,18 +99,15 @@ def layer_forward(
         moments: mean [B, I] and var [B, J], contiguous, as the products take them (see `pack`).
         weight: [O, at least I], rounded and contiguous.
         bias: [O], or of no elements where there is none.
-        state: Pre-activation moments, float32, contiguous; may be `out` itself. With `jacobian`, the derivatives of the
-            activation instead, two numbers of 16 bits in each.
+        state: Pre-activation moments, float32, contiguous; may be `out` itself. With `behind.jacobian`, the derivatives
+            of the activation instead.
         out: Moments of the layer's output [B, O], contiguous.
-        activation: `ELU`, `LEAKY_RELU` or `NONE` of `moments_math`.
-        parameter: ELU's alpha or LeakyReLU's slope.
-        precision: Precision of the products, see `dot`.
-        jacobian: What `state` is to hold.
+        behind: The activation behind the layer.
     """
     (mean, var), outputs = moments, weight.shape[0]
     rows, inputs = mean.shape
     deterministic = inputs - var.shape[1]
-    config = forward_config(rows, inputs, outputs, precision)
+    config = forward_config(rows, inputs, outputs, behind.precision)
     programs = triton.cdiv(rows, config["BLOCK_ROWS"]) * triton.cdiv(outputs, config["BLOCK_OUT"])
     if programs == 0:
         return
@@ -119,12 +127,12 @@ def layer_forward(
         mean.stride(0),
         var.stride(0),
         weight.stride(0),
-        parameter,
-        ACTIVATION=activation,
-        JACOBIAN=jacobian,
+        behind.parameter,
+        ACTIVATION=behind.activation,
+        JACOBIAN=behind.jacobian,
         HAS_BIAS=bias.numel() > 0,
         SPLIT=deterministic > 0,
-        PRECISION=precision,
+        PRECISION=behind.precision,
         **config,
     )
 
@@ -138,11 +146,7 @@ def layer_input_gradient(
     d_in: tuple[Tensor | None, Tensor | None],
     deterministic: int,
     gap: int,
-    activation: int,
-    parameter: float,
-    precision: str,
-    *,
-    jacobian: bool,
+    behind: Behind,
 ) -> None:
     """Fills `d_in`, the gradients of a layer's inputs, taken through the activation of the layer below.
 
@@ -155,14 +159,11 @@ def layer_input_gradient(
         d_in: d_mean [B, I] and d_var [B, J], contiguous; either may be None where there is no layer below.
         deterministic: I − J.
         gap: See `turned`.
-        activation: Activation of the layer below, `NONE` if there is none.
-        parameter: Its parameter.
-        precision: Precision of the products, see `dot`.
-        jacobian: What `state` holds.
+        behind: The activation behind the layer below.
     """
     rows = d_out[0].shape[0]
     first_column = 0 if d_in[0] is not None else deterministic
-    config = input_gradient_config(rows, inputs, outputs, precision, state is None)
+    config = input_gradient_config(rows, inputs, outputs, behind.precision, state is None)
     columns = triton.cdiv(deterministic - first_column, config["BLOCK_IN"])
     columns += triton.cdiv(inputs - deterministic, config["BLOCK_IN"])
     programs = triton.cdiv(rows, config["BLOCK_ROWS"]) * columns
@@ -185,12 +186,12 @@ def layer_input_gradient(
         d_out[0].stride(0),
         d_out[1].stride(0),
         turned.stride(0),
-        parameter,
-        ACTIVATION=activation,
-        JACOBIAN=jacobian,
+        behind.parameter,
+        ACTIVATION=behind.activation,
+        JACOBIAN=behind.jacobian,
         SPLIT=deterministic > first_column,
         WRITE_MEAN=d_in[0] is not None,
         WRITE_VAR=d_in[1] is not None,
-        PRECISION=precision,
+        PRECISION=behind.precision,
         **config,
     )

@@ -24,6 +24,7 @@ from triton_kernels.kernels.mlp_moments import _mlp_moments_fwd_kernel
 from triton_kernels.kernels.moments_math import NONE
 from triton_kernels.launch import block_of
 from triton_kernels.linear_elu_moments import (
+    Behind,
     Moments,
     chunk_rows,
     fast,
@@ -127,17 +128,9 @@ def forward(
         else:
             to = out if last else _pair(mean, rows, widths[layer + 1], storage(precision))
             state = to if to[0].dtype == torch.float32 else _pair(mean, rows, widths[layer + 1])
-        layer_forward(
-            moments,
-            weight,
-            bias,
-            state,
-            to,
-            kind if active else NONE.value,
-            parameter,
-            precision,
-            jacobian=save and fast(precision) and not last,
-        )
+        jacobian = save and fast(precision) and not last
+        behind = Behind(kind if active else NONE.value, parameter, precision, jacobian)
+        layer_forward(moments, weight, bias, state, to, behind)
         moments = to
     return *out, saved if save else _float32(mean, 0)
 
@@ -230,10 +223,7 @@ def backward(
             d_below,
             0,
             0,
-            kind,
-            parameter,
-            precision,
-            jacobian=fast(precision),
+            Behind(kind, parameter, precision, jacobian=fast(precision)),
         )
         gradient = d_below
         gradients.insert(0, gradient)
@@ -248,10 +238,7 @@ def backward(
             wanted,
             layout.deterministic,
             layout.gap,
-            NONE.value,
-            parameter,
-            precision,
-            jacobian=False,
+            Behind(NONE.value, parameter, precision, jacobian=False),
         )
     if not need_parameters:
         return d_mean, d_var, [], []

@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def gap(self) -> int:
-        """Zeros behind them."""
+        """Columns of zeros behind the deterministic inputs."""
         return padded(self.deterministic) - self.deterministic
 
     @property

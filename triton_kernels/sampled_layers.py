@@ -43,7 +43,7 @@ class LatentTile:
 
     @property
     def entries(self) -> int:
-        """n · R."""
+        """n · R, the number of entries."""
         return self.samples * self.mean.shape[0]
 
     @property

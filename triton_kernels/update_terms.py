@@ -8,6 +8,7 @@ terms of the loss, as sums over the rows. The kernels are in `kernels/latent_ter
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton
@@ -69,7 +70,7 @@ def latent_heads(first: Tensor, second: Tensor, first_latent: int) -> tuple[Tens
 
 @fitting
 def latent_heads_backward(
-    d_mean: Tensor, d_std: Tensor, d_velocity: Tensor, first: Tensor, second: Tensor, first_latent: int
+    d_out_mean: Tensor, d_out_std: Tensor, d_out_velocity: Tensor, first: Tensor, second: Tensor, first_latent: int
 ) -> tuple[Tensor, Tensor]:
     """d_first and d_second; a gradient that did not come is empty, the others are contiguous."""
     first, second = with_rows(first), with_rows(second)
@@ -79,8 +80,9 @@ def latent_heads_backward(
     if rows > 0:
         config = _config("latent_heads_bwd_kernel", rows, max(latent, velocity_size))
         sizes = (rows, first_latent, second_latent, velocity_size, first.stride(0), second.stride(0))
-        came = [gradient.numel() > 0 for gradient in (d_mean, d_std, d_velocity)]
-        gradients = [g if there else first for g, there in zip((d_mean, d_std, d_velocity), came, strict=True)]
+        d_outputs = (d_out_mean, d_out_std, d_out_velocity)
+        came = [gradient.numel() > 0 for gradient in d_outputs]
+        gradients = [g if there else first for g, there in zip(d_outputs, came, strict=True)]
         start(
             latent_terms._latent_heads_bwd_kernel,
             _grid(rows, config),
@@ -96,24 +98,30 @@ def latent_heads_backward(
     return d_first, d_second
 
 
+class Clips(NamedTuple):
+    """Where the terms of a policy are clipped."""
+
+    ratio: float
+    """Distance from 1 at which a ratio is clipped, and from the old value a value."""
+    dual: float | None
+    """Bound on the loss of a row of negative advantage, in units of that advantage; None for none."""
+    value: bool
+    """Whether the value's move is clipped."""
+
+    def arguments(self, rows: int) -> tuple[float | bool, ...]:
+        """As the kernels take them, with the share of a row in a mean."""
+        return self.ratio, self.dual or 0.0, 1.0 / rows, self.dual is not None, self.value
+
+
 @fitting
-def policy_terms(
-    rows_of: Sequence[Tensor],
-    kl: Tensor,
-    drawn: Tensor | None,
-    clip: float,
-    dual_clip: float | None,
-    clips_value: bool,
-) -> tuple[Tensor, Tensor]:
+def policy_terms(rows_of: Sequence[Tensor], kl: Tensor, drawn: Tensor | None, clips: Clips) -> tuple[Tensor, Tensor]:
     """[2] and [3]: loss of policy and value; KL, clipped ratios and drawn rows: means over all B rows.
 
     Args:
         rows_of: log_prob, old log_prob, advantage, value, old value and return, [B] each, with any stride.
         kl: [B].
         drawn: [B]: 1 for rows whose KL and ratio count, 0 for others; None for all.
-        clip: Distance from 1 at which a ratio is clipped, and from the old value a value.
-        dual_clip: As for `clipped_surrogate`.
-        clips_value: Whether the value's move is clipped.
+        clips: Where ratio and value are clipped.
     """
     rows = len(kl)
     config = _scalar_config("policy_terms_fwd_kernel", rows)
@@ -128,11 +136,7 @@ def policy_terms(
         numbers,
         rows,
         *(tensor.stride(0) for tensor in tensors),
-        clip,
-        dual_clip or 0.0,
-        1.0 / rows,
-        dual_clip is not None,
-        clips_value,
+        *clips.arguments(rows),
         drawn is not None,
         **config,
     )
@@ -140,9 +144,7 @@ def policy_terms(
 
 
 @fitting
-def policy_terms_backward(
-    d_terms: Tensor, rows_of: Sequence[Tensor], clip: float, dual_clip: float | None, clips_value: bool
-) -> tuple[Tensor, Tensor]:
+def policy_terms_backward(d_terms: Tensor, rows_of: Sequence[Tensor], clips: Clips) -> tuple[Tensor, Tensor]:
     """d_log_prob and d_value [B], of the gradients of the two losses."""
     rows = len(rows_of[0])
     config = _scalar_config("policy_terms_bwd_kernel", rows)
@@ -156,11 +158,7 @@ def policy_terms_backward(
         d_value,
         rows,
         *(tensor.stride(0) for tensor in rows_of),
-        clip,
-        dual_clip or 0.0,
-        1.0 / rows,
-        dual_clip is not None,
-        clips_value,
+        *clips.arguments(rows),
         **config,
     )
     return d_log_prob, d_value
@@ -181,32 +179,32 @@ def _pairs(
 
 @fitting
 def squared_errors(
-    predictions: Sequence[Tensor], targets: Sequence[Tensor], mask: Tensor, count: Tensor, least: float
+    predictions: Sequence[Tensor], targets: Sequence[Tensor], mask: Tensor, divisor: Tensor, least: float
 ) -> Tensor:
-    """[K]: mean squared errors; of the first pair Σ over the rows of the mask / count.
+    """[K]: mean squared errors; of the first pair Σ over the rows of the mask / divisor.
 
     Args:
         predictions: [B, C] each.
         targets: [B, C] each.
         mask: [B]: 1 for rows that count in the first pair, 0 for others.
-        count: [].
-        least: What is taken for `count` at least.
+        divisor: [].
+        least: What is taken for `divisor` at least.
     """
     predictions, targets, sizes, widths = _pairs(predictions, targets, mask)
     config = _config("squared_errors_fwd_kernel", len(mask), *widths)
     parts = mask.new_empty(_grid(len(mask), config), len(widths))
-    tensors = (predictions, targets, mask, count, parts)
+    tensors = (predictions, targets, mask, divisor, parts)
     start(kernels._squared_errors_fwd_kernel, len(parts), *tensors, least, *sizes, **config)
     return parts.sum(0)
 
 
 @fitting
 def squared_errors_backward(
-    d_terms: Tensor,
+    d_out_errors: Tensor,
     predictions: Sequence[Tensor],
     targets: Sequence[Tensor],
     mask: Tensor,
-    count: Tensor,
+    divisor: Tensor,
     least: float,
 ) -> list[Tensor]:
     """The gradient of each prediction."""
@@ -219,8 +217,8 @@ def squared_errors_backward(
         predictions,
         targets,
         mask,
-        count,
-        d_terms,
+        divisor,
+        d_out_errors,
         d_predictions,
         least,
         *sizes,
@@ -230,15 +228,16 @@ def squared_errors_backward(
 
 
 @fitting
-def latent_kl(mean: Tensor, std: Tensor, first_latent: int, shares: tuple[float, float]) -> Tensor:
+def latent_kl(mean: Tensor, std: Tensor, first_latent: int, shares: Sequence[float]) -> Tensor:
     """[]: Σ KL(N(mean, std²) ‖ N(0, 1)), the first columns times one share, the others times the other.
 
     Args:
-        mean: [B, Z], contiguous.
-        std: [B, Z], contiguous.
+        mean: [B, Z].
+        std: [B, Z].
         first_latent: How many columns are the first.
         shares: Two factors.
     """
+    mean, std = mean.contiguous(), std.contiguous()
     rows, latent = mean.shape
     config = _config("latent_kl_fwd_kernel", rows, latent)
     parts = mean.new_empty(_grid(rows, config))
@@ -250,14 +249,15 @@ def latent_kl(mean: Tensor, std: Tensor, first_latent: int, shares: tuple[float,
 
 @fitting
 def latent_kl_backward(
-    d_kl: Tensor, mean: Tensor, std: Tensor, first_latent: int, shares: tuple[float, float]
+    d_out_kl: Tensor, mean: Tensor, std: Tensor, first_latent: int, shares: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
     """d_mean and d_std [B, Z]."""
+    mean, std = mean.contiguous(), std.contiguous()
     rows, latent = mean.shape
     config = _config("latent_kl_bwd_kernel", rows, latent)
     d_mean, d_std = torch.empty_like(mean), torch.empty_like(std)
     sizes = (rows, latent, first_latent, *shares)
-    start(latent_terms._latent_kl_bwd_kernel, _grid(rows, config), mean, std, d_kl, d_mean, d_std, *sizes, **config)
+    start(latent_terms._latent_kl_bwd_kernel, _grid(rows, config), mean, std, d_out_kl, d_mean, d_std, *sizes, **config)
     return d_mean, d_std
 
 

@@ -20,6 +20,11 @@ struct Piece {
     for (int k = 0; k < kCount; ++k) padded[k] = at + k < n ? p[at + k] : S(1);
     return load(padded);
   }
+  // The piece of `shift` added, where there is one.
+  static P3_INLINE N shifted(const S* p, const S* shift, int64_t at, int64_t n) {
+    const N value = read(p, at, n);
+    return shift ? value + read(shift, at, n) : value;
+  }
   static P3_INLINE void write(S* p, int64_t at, int64_t n, N value) {
     if (at + kCount <= n) return store_lanes(p + at, value);
     alignas(64) S padded[kCount];
@@ -32,13 +37,9 @@ template <class S>
 void moments_forward(Activation kind, S parameter, const S* mean, const S* var, const S* shift, S* out_mean,
                      S* out_var, int64_t n) {
   using P = Piece<S>;
-  using N = typename P::N;
-  const N p = N(parameter);
+  const typename P::N p(parameter);
   for (int64_t at = 0; at < n; at += P::kCount) {
-    N m = P::read(mean, at, n);
-    const N v = P::read(var, at, n);
-    if (shift) m = m + P::read(shift, at, n);
-    const Moments<N> out = activation_moments(kind, p, m, v);
+    const auto out = activation_moments(kind, p, P::shifted(mean, shift, at, n), P::read(var, at, n));
     P::write(out_mean, at, n, out.mean);
     P::write(out_var, at, n, out.var);
   }
@@ -49,14 +50,11 @@ void moments_backward(Activation kind, S parameter, const S* mean, const S* var,
                       const S* d_out_var, S* d_mean, S* d_var, S* out_mean, S* out_var, int64_t n) {
   using P = Piece<S>;
   using N = typename P::N;
-  const N p = N(parameter);
+  const N p(parameter);
   for (int64_t at = 0; at < n; at += P::kCount) {
-    N m = P::read(mean, at, n);
-    const N v = P::read(var, at, n);
-    if (shift) m = m + P::read(shift, at, n);
     Moments<N> out;
     MomentGradients<N> d;
-    activation_gradients(kind, p, m, v, &out, &d);
+    activation_gradients(kind, p, P::shifted(mean, shift, at, n), P::read(var, at, n), &out, &d);
     const N g_mean = P::read(d_out_mean, at, n);
     const N g_var = P::read(d_out_var, at, n);
     P::write(d_mean, at, n, g_mean * d.mean_mean + g_var * d.var_mean);
@@ -71,23 +69,19 @@ void moments_backward(Activation kind, S parameter, const S* mean, const S* var,
 template <class S>
 void activation_forward(Activation kind, S parameter, const S* x, const S* shift, S* out, int64_t n) {
   using P = Piece<S>;
-  using N = typename P::N;
-  const N p = N(parameter);
+  const typename P::N p(parameter);
   for (int64_t at = 0; at < n; at += P::kCount) {
-    N value = P::read(x, at, n);
-    if (shift) value = value + P::read(shift, at, n);
-    P::write(out, at, n, activate(kind, p, value));
+    P::write(out, at, n, activate(kind, p, P::shifted(x, shift, at, n)));
   }
 }
 
 template <class S>
 void activation_backward(Activation kind, S parameter, const S* out, const S* d_out, S* d_x, int64_t n) {
   using P = Piece<S>;
-  using N = typename P::N;
-  const N p = N(parameter);
+  const typename P::N p(parameter);
   for (int64_t at = 0; at < n; at += P::kCount) {
-    const N value = P::read(out, at, n);
-    P::write(d_x, at, n, P::read(d_out, at, n) * activation_slope(kind, p, value));
+    const auto slope = activation_slope(kind, p, P::read(out, at, n));
+    P::write(d_x, at, n, P::read(d_out, at, n) * slope);
   }
 }
 

@@ -1,4 +1,4 @@
-// The number type of the CPU kernels: `Pack`, a few SIMD registers that behave like one scalar in moments_math.h.
+// The number type of the CPU kernels: `Pack`, a few SIMD registers that behave like one scalar in scalar_math.h.
 //
 // One build of the kernels includes this with P3_AVX512, P3_AVX2 or neither defined (then Pack is the scalar itself).
 // A pack of several registers gives the CPU independent chains to overlap: the moments are one long dependent chain,
@@ -22,128 +22,78 @@ namespace P3_ISA {
 template <class S>
 struct Register;
 
+template <class V>
+P3_INLINE V reciprocal_of(V a) {
+  return 1 / a;
+}
+
+// One register of S: what both instruction sets call alike. `prefix` is _mm512 or _mm256, `suffix` ps or pd, `integers`
+// epi32 or epi64; `bias` and `shift` are those of an exponent. P3_MASKS adds what they call differently.
+#define P3_REGISTER(S, suffix, Vector, MaskType, lanes, prefix, bits, integers, bias, shift)          \
+  template <>                                                                                         \
+  struct Register<S> {                                                                                \
+    using Type = Vector;                                                                              \
+    using Mask = MaskType;                                                                            \
+    static constexpr int kLanes = lanes;                                                              \
+    static constexpr int kPerPack = bits / 256;                                                       \
+    static P3_INLINE Type load(const S* p) { return prefix##_loadu_##suffix(p); }                     \
+    static P3_INLINE void store(S* p, Type a) { prefix##_storeu_##suffix(p, a); }                     \
+    static P3_INLINE Type broadcast(S a) { return prefix##_set1_##suffix(a); }                        \
+    static P3_INLINE Type fma(Type a, Type b, Type c) { return prefix##_fmadd_##suffix(a, b, c); }    \
+    static P3_INLINE Type sqrt(Type a) { return prefix##_sqrt_##suffix(a); }                          \
+    static P3_INLINE Type reciprocal(Type a) { return reciprocal_of(a); }                             \
+    static P3_INLINE Type max(Type a, Type b) { return prefix##_max_##suffix(a, b); }                 \
+    static P3_INLINE Type min(Type a, Type b) { return prefix##_min_##suffix(a, b); }                 \
+    static P3_INLINE Mask less(Type a, Type b) { return compare<_CMP_LT_OQ>(a, b); }                  \
+    static P3_INLINE Mask less_equal(Type a, Type b) { return compare<_CMP_LE_OQ>(a, b); }            \
+    static P3_INLINE Mask equal(Type a, Type b) { return compare<_CMP_EQ_OQ>(a, b); }                 \
+    static P3_INLINE Type power_of_two(Type shifted) {                                                \
+      const auto exponent = prefix##_add_##integers(prefix##_cast##suffix##_si##bits(shifted), bias); \
+      return prefix##_castsi##bits##_##suffix(prefix##_slli_##integers(exponent, shift));             \
+    }                                                                                                 \
+    P3_MASKS(S, suffix)                                                                               \
+  };
+
 #if defined(P3_AVX512)
 
-template <>
-struct Register<float> {
-  using Type = __m512;
-  using Mask = __mmask16;
-  static constexpr int kLanes = 16;
-  static constexpr int kPerPack = 2;
-  static P3_INLINE Type load(const float* p) { return _mm512_loadu_ps(p); }
-  static P3_INLINE void store(float* p, Type a) { _mm512_storeu_ps(p, a); }
-  static P3_INLINE Type broadcast(float a) { return _mm512_set1_ps(a); }
-  static P3_INLINE Type fma(Type a, Type b, Type c) { return _mm512_fmadd_ps(a, b, c); }
-  static P3_INLINE Type sqrt(Type a) { return _mm512_sqrt_ps(a); }
-  // To one unit in the last place; the five divisions of the moments would keep the divider busy for a tenth of the
-  // time. Infinity for 0 would become NaN in the correction: callers stay above the smallest normal number.
-  static P3_INLINE Type reciprocal(Type a) {
-    const Type estimate = _mm512_rcp14_ps(a);
-    return _mm512_fmadd_ps(estimate, _mm512_fnmadd_ps(a, estimate, _mm512_set1_ps(1.0f)), estimate);
-  }
-  static P3_INLINE Type max(Type a, Type b) { return _mm512_max_ps(a, b); }
-  static P3_INLINE Type min(Type a, Type b) { return _mm512_min_ps(a, b); }
-  static P3_INLINE Type abs(Type a) { return _mm512_abs_ps(a); }
-  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm512_mask_blend_ps(m, b, a); }
-  static P3_INLINE Mask less(Type a, Type b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-  static P3_INLINE Mask less_equal(Type a, Type b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
-  static P3_INLINE Mask equal(Type a, Type b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
-  static P3_INLINE Mask both(Mask a, Mask b) { return a & b; }
-  static P3_INLINE Mask either(Mask a, Mask b) { return a | b; }
-  static P3_INLINE Mask negate(Mask a) { return static_cast<Mask>(~a); }
-  static P3_INLINE Type power_of_two(Type shifted) {
-    const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 23));
-  }
-};
+// To one unit in the last place; the five divisions of the moments would keep the divider busy for a tenth of the time.
+// Infinity for 0 would become NaN in the correction: callers stay above the smallest normal number.
+P3_INLINE __m512 reciprocal_of(__m512 a) {
+  const __m512 estimate = _mm512_rcp14_ps(a);
+  return _mm512_fmadd_ps(estimate, _mm512_fnmadd_ps(a, estimate, _mm512_set1_ps(1.0f)), estimate);
+}
 
-template <>
-struct Register<double> {
-  using Type = __m512d;
-  using Mask = __mmask8;
-  static constexpr int kLanes = 8;
-  static constexpr int kPerPack = 2;
-  static P3_INLINE Type load(const double* p) { return _mm512_loadu_pd(p); }
-  static P3_INLINE void store(double* p, Type a) { _mm512_storeu_pd(p, a); }
-  static P3_INLINE Type broadcast(double a) { return _mm512_set1_pd(a); }
-  static P3_INLINE Type fma(Type a, Type b, Type c) { return _mm512_fmadd_pd(a, b, c); }
-  static P3_INLINE Type sqrt(Type a) { return _mm512_sqrt_pd(a); }
-  static P3_INLINE Type reciprocal(Type a) { return _mm512_set1_pd(1.0) / a; }
-  static P3_INLINE Type max(Type a, Type b) { return _mm512_max_pd(a, b); }
-  static P3_INLINE Type min(Type a, Type b) { return _mm512_min_pd(a, b); }
-  static P3_INLINE Type abs(Type a) { return _mm512_abs_pd(a); }
-  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm512_mask_blend_pd(m, b, a); }
-  static P3_INLINE Mask less(Type a, Type b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
-  static P3_INLINE Mask less_equal(Type a, Type b) { return _mm512_cmp_pd_mask(a, b, _CMP_LE_OQ); }
-  static P3_INLINE Mask equal(Type a, Type b) { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
-  static P3_INLINE Mask both(Mask a, Mask b) { return a & b; }
-  static P3_INLINE Mask either(Mask a, Mask b) { return a | b; }
+#define P3_MASKS(S, suffix)                                                                            \
+  template <int Kind>                                                                                  \
+  static P3_INLINE Mask compare(Type a, Type b) { return _mm512_cmp_##suffix##_mask(a, b, Kind); }     \
+  static P3_INLINE Type abs(Type a) { return _mm512_abs_##suffix(a); }                                 \
+  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm512_mask_blend_##suffix(m, b, a); } \
+  static P3_INLINE Mask both(Mask a, Mask b) { return a & b; }                                         \
+  static P3_INLINE Mask either(Mask a, Mask b) { return a | b; }                                       \
   static P3_INLINE Mask negate(Mask a) { return static_cast<Mask>(~a); }
-  static P3_INLINE Type power_of_two(Type shifted) {
-    const __m512i bits = _mm512_add_epi64(_mm512_castpd_si512(shifted), _mm512_set1_epi64(1023));
-    return _mm512_castsi512_pd(_mm512_slli_epi64(bits, 52));
-  }
-};
+
+P3_REGISTER(float, ps, __m512, __mmask16, 16, _mm512, 512, epi32, _mm512_set1_epi32(127), 23)
+P3_REGISTER(double, pd, __m512d, __mmask8, 8, _mm512, 512, epi64, _mm512_set1_epi64(1023), 52)
 
 #else  // AVX2 + FMA: a mask is a register of all-ones lanes
 
-template <>
-struct Register<float> {
-  using Type = __m256;
-  using Mask = __m256;
-  static constexpr int kLanes = 8;
-  static constexpr int kPerPack = 1;
-  static P3_INLINE Type load(const float* p) { return _mm256_loadu_ps(p); }
-  static P3_INLINE void store(float* p, Type a) { _mm256_storeu_ps(p, a); }
-  static P3_INLINE Type broadcast(float a) { return _mm256_set1_ps(a); }
-  static P3_INLINE Type fma(Type a, Type b, Type c) { return _mm256_fmadd_ps(a, b, c); }
-  static P3_INLINE Type sqrt(Type a) { return _mm256_sqrt_ps(a); }
-  static P3_INLINE Type reciprocal(Type a) { return _mm256_set1_ps(1.0f) / a; }
-  static P3_INLINE Type max(Type a, Type b) { return _mm256_max_ps(a, b); }
-  static P3_INLINE Type min(Type a, Type b) { return _mm256_min_ps(a, b); }
-  static P3_INLINE Type abs(Type a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
-  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm256_blendv_ps(b, a, m); }
-  static P3_INLINE Mask less(Type a, Type b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
-  static P3_INLINE Mask less_equal(Type a, Type b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
-  static P3_INLINE Mask equal(Type a, Type b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
-  static P3_INLINE Mask both(Mask a, Mask b) { return _mm256_and_ps(a, b); }
-  static P3_INLINE Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
-  static P3_INLINE Mask negate(Mask a) { return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1))); }
-  static P3_INLINE Type power_of_two(Type shifted) {
-    const __m256i bits = _mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
+#define P3_MASKS(S, suffix)                                                                              \
+  template <int Kind>                                                                                    \
+  static P3_INLINE Mask compare(Type a, Type b) { return _mm256_cmp_##suffix(a, b, Kind); }              \
+  static P3_INLINE Type abs(Type a) { return _mm256_andnot_##suffix(_mm256_set1_##suffix(S(-0.0)), a); } \
+  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm256_blendv_##suffix(b, a, m); }       \
+  static P3_INLINE Mask both(Mask a, Mask b) { return _mm256_and_##suffix(a, b); }                       \
+  static P3_INLINE Mask either(Mask a, Mask b) { return _mm256_or_##suffix(a, b); }                      \
+  static P3_INLINE Mask negate(Mask a) {                                                                 \
+    return _mm256_xor_##suffix(a, _mm256_castsi256_##suffix(_mm256_set1_epi32(-1)));                     \
   }
-};
 
-template <>
-struct Register<double> {
-  using Type = __m256d;
-  using Mask = __m256d;
-  static constexpr int kLanes = 4;
-  static constexpr int kPerPack = 1;
-  static P3_INLINE Type load(const double* p) { return _mm256_loadu_pd(p); }
-  static P3_INLINE void store(double* p, Type a) { _mm256_storeu_pd(p, a); }
-  static P3_INLINE Type broadcast(double a) { return _mm256_set1_pd(a); }
-  static P3_INLINE Type fma(Type a, Type b, Type c) { return _mm256_fmadd_pd(a, b, c); }
-  static P3_INLINE Type sqrt(Type a) { return _mm256_sqrt_pd(a); }
-  static P3_INLINE Type reciprocal(Type a) { return _mm256_set1_pd(1.0) / a; }
-  static P3_INLINE Type max(Type a, Type b) { return _mm256_max_pd(a, b); }
-  static P3_INLINE Type min(Type a, Type b) { return _mm256_min_pd(a, b); }
-  static P3_INLINE Type abs(Type a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
-  static P3_INLINE Type select(Mask m, Type a, Type b) { return _mm256_blendv_pd(b, a, m); }
-  static P3_INLINE Mask less(Type a, Type b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
-  static P3_INLINE Mask less_equal(Type a, Type b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
-  static P3_INLINE Mask equal(Type a, Type b) { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
-  static P3_INLINE Mask both(Mask a, Mask b) { return _mm256_and_pd(a, b); }
-  static P3_INLINE Mask either(Mask a, Mask b) { return _mm256_or_pd(a, b); }
-  static P3_INLINE Mask negate(Mask a) { return _mm256_xor_pd(a, _mm256_castsi256_pd(_mm256_set1_epi32(-1))); }
-  static P3_INLINE Type power_of_two(Type shifted) {
-    const __m256i bits = _mm256_add_epi64(_mm256_castpd_si256(shifted), _mm256_set1_epi64x(1023));
-    return _mm256_castsi256_pd(_mm256_slli_epi64(bits, 52));
-  }
-};
+P3_REGISTER(float, ps, __m256, __m256, 8, _mm256, 256, epi32, _mm256_set1_epi32(127), 23)
+P3_REGISTER(double, pd, __m256d, __m256d, 4, _mm256, 256, epi64, _mm256_set1_epi64x(1023), 52)
 
 #endif
+#undef P3_MASKS
+#undef P3_REGISTER
 
 #define P3_EACH for (int k = 0; k < R::kPerPack; ++k)
 
@@ -257,7 +207,7 @@ P3_INLINE Pack<S> select(PackMask<S> condition, Pack<S> yes, Pack<S> no) {
 #undef P3_EACH
 
 template <class N>
-struct NumberTraits;  // moments_math.h specialises it for scalars
+struct NumberTraits;  // scalar_math.h specialises it for scalars
 template <class S>
 struct NumberTraits<Pack<S>> {
   using Scalar = S;

@@ -68,15 +68,21 @@ void moments_backward(int code, double parameter, Address mean, Address var, Add
   });
 }
 
+// Calls body(kernels, row) for every row.
+template <class S, class Body>
+void each_row(int64_t rows, int64_t columns, int threads, const Body& body) {
+  const auto& k = kernels<S>();
+  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) body(k, r);
+  });
+}
+
 template <class S>
 void activation_forward(int code, double parameter, Address x, Address shift, int64_t shift_rows, Address out,
                         int64_t rows, int64_t columns, int threads) {
-  const auto& k = kernels<S>();
-  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      k.activation_forward(Activation(code), S(parameter), at<S>(x, r * columns),
-                           at<S>(shift, (r % shift_rows) * columns), at<S>(out, r * columns), columns);
-    }
+  each_row<S>(rows, columns, threads, [&](const auto& k, int64_t r) {
+    k.activation_forward(Activation(code), S(parameter), at<S>(x, r * columns),
+                         at<S>(shift, (r % shift_rows) * columns), at<S>(out, r * columns), columns);
   });
 }
 
@@ -113,18 +119,27 @@ class RowStd {
   S constant_ = 0;
 };
 
-// action [B, A], means [N, B, A], std [A] or [B, A] (std_stride 0 or A) -> log_sum [B]
-template <class S>
-void mixture_forward(Address action, Address means, Address std, int64_t std_stride, Address log_sum, int64_t samples,
-                     int64_t rows, int64_t actions, int threads) {
+// Calls body(kernels, b, std of row b) for every row of a mixture.
+template <class S, class Body>
+void over_mixtures(Address std, int64_t std_stride, int64_t samples, int64_t rows, int64_t actions, int threads,
+                   const Body& body) {
   const auto& k = kernels<S>();
   over_rows(rows, samples * actions, threads, [&](int64_t begin, int64_t end) {
     RowStd<S> row_std(at<S>(std), std_stride, actions);
     for (int64_t b = begin; b < end; ++b) {
       row_std.move_to(b);
-      at<S>(log_sum)[b] = k.mixture_forward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions,
-                                            row_std.inverse(), row_std.constant(), samples, actions);
+      body(k, b, row_std);
     }
+  });
+}
+
+// action [B, A], means [N, B, A], std [A] or [B, A] (std_stride 0 or A) -> log_sum [B]
+template <class S>
+void mixture_forward(Address action, Address means, Address std, int64_t std_stride, Address log_sum, int64_t samples,
+                     int64_t rows, int64_t actions, int threads) {
+  over_mixtures<S>(std, std_stride, samples, rows, actions, threads, [&](const auto& k, int64_t b, const auto& row) {
+    at<S>(log_sum)[b] = k.mixture_forward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions,
+                                          row.inverse(), row.constant(), samples, actions);
   });
 }
 
@@ -133,16 +148,11 @@ template <class S>
 void mixture_backward(Address action, Address means, Address std, int64_t std_stride, Address log_sum,
                       Address d_log_sum, Address d_means, Address d_action, Address d_std, int64_t samples,
                       int64_t rows, int64_t actions, int threads) {
-  const auto& k = kernels<S>();
-  over_rows(rows, samples * actions, threads, [&](int64_t begin, int64_t end) {
-    RowStd<S> row_std(at<S>(std), std_stride, actions);
-    for (int64_t b = begin; b < end; ++b) {
-      row_std.move_to(b);
-      k.mixture_backward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions, row_std.inverse(),
-                         row_std.constant(), samples, actions, at<S>(log_sum)[b], at<S>(d_log_sum)[b],
-                         at<S>(d_means, b * actions), rows * actions, at<S>(d_action, b * actions),
-                         at<S>(d_std, b * actions));
-    }
+  over_mixtures<S>(std, std_stride, samples, rows, actions, threads, [&](const auto& k, int64_t b, const auto& row) {
+    k.mixture_backward(at<S>(action, b * actions), at<S>(means, b * actions), rows * actions, row.inverse(),
+                       row.constant(), samples, actions, at<S>(log_sum)[b], at<S>(d_log_sum)[b],
+                       at<S>(d_means, b * actions), rows * actions, at<S>(d_action, b * actions),
+                       at<S>(d_std, b * actions));
   });
 }
 
@@ -151,12 +161,9 @@ void mixture_backward(Address action, Address means, Address std, int64_t std_st
 template <class S>
 void latent_backward(Address d, int64_t d_columns, Address noise, Address d_mean, Address d_std, int64_t samples,
                      int64_t rows, int64_t columns, int threads) {
-  const auto& k = kernels<S>();
-  over_rows(rows, samples * columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      k.latent_backward(at<S>(d, b * d_columns), rows * d_columns, at<S>(noise, b * columns), rows * columns, samples,
-                        at<S>(d_mean, b * columns), at<S>(d_std, b * columns), columns);
-    }
+  each_row<S>(rows, samples * columns, threads, [&](const auto& k, int64_t b) {
+    k.latent_backward(at<S>(d, b * d_columns), rows * d_columns, at<S>(noise, b * columns), rows * columns, samples,
+                      at<S>(d_mean, b * columns), at<S>(d_std, b * columns), columns);
   });
 }
 
@@ -165,14 +172,11 @@ template <class S>
 void units_forward(int code, double parameter, Address pre, int64_t tangents, Address shift, Address pre_rest,
                    bool whole, Address out, Address rest, Address gain, Address residual, Address curvature,
                    int64_t rows, int64_t columns, int threads) {
-  const auto& k = kernels<S>();
-  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t o = r * columns;
-      k.units_forward(Activation(code), S(parameter), at<S>(pre, o), rows * columns, tangents,
-                      at<S>(shift), at<S>(pre_rest, o), whole, at<S>(out, o), at<S>(rest, o), at<S>(gain, o),
-                      at<S>(residual, o), at<S>(curvature, o), columns);
-    }
+  each_row<S>(rows, columns, threads, [&](const auto& k, int64_t r) {
+    const int64_t o = r * columns;
+    k.units_forward(Activation(code), S(parameter), at<S>(pre, o), rows * columns, tangents,
+                    at<S>(shift), at<S>(pre_rest, o), whole, at<S>(out, o), at<S>(rest, o), at<S>(gain, o),
+                    at<S>(residual, o), at<S>(curvature, o), columns);
   });
 }
 
@@ -181,14 +185,11 @@ void units_backward(int code, double parameter, Address pre, int64_t tangents, A
                     bool whole, Address d_out, Address d_rest, Address d_gain, Address d_residual,
                     Address d_curvature, Address d_pre, Address d_pre_rest, int64_t rows, int64_t columns,
                     int threads) {
-  const auto& k = kernels<S>();
-  over_rows(rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t o = r * columns;
-      k.units_backward(Activation(code), S(parameter), at<S>(pre, o), rows * columns, tangents,
-                       at<S>(shift), at<S>(pre_rest, o), whole, at<S>(d_out, o), at<S>(d_rest, o), at<S>(d_gain, o),
-                       at<S>(d_residual, o), at<S>(d_curvature, o), at<S>(d_pre, o), at<S>(d_pre_rest, o), columns);
-    }
+  each_row<S>(rows, columns, threads, [&](const auto& k, int64_t r) {
+    const int64_t o = r * columns;
+    k.units_backward(Activation(code), S(parameter), at<S>(pre, o), rows * columns, tangents,
+                     at<S>(shift), at<S>(pre_rest, o), whole, at<S>(d_out, o), at<S>(d_rest, o), at<S>(d_gain, o),
+                     at<S>(d_residual, o), at<S>(d_curvature, o), at<S>(d_pre, o), at<S>(d_pre_rest, o), columns);
   });
 }
 
@@ -196,13 +197,10 @@ void units_backward(int code, double parameter, Address pre, int64_t tangents, A
 template <class S>
 void rows_backward(Address rows_of_actions, Address d_scaled, Address weighted, Address gain, Address residual,
                    Address d_gain, Address d_residual, int64_t actions, int64_t rows, int64_t columns, int threads) {
-  const auto& k = kernels<S>();
-  over_rows(rows, actions * columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t o = r * columns;
-      k.rows_backward(at<S>(rows_of_actions, actions * o), at<S>(d_scaled, actions * o), at<S>(weighted, actions * o),
-                      at<S>(gain, o), at<S>(residual, o), at<S>(d_gain, o), at<S>(d_residual, o), actions, columns);
-    }
+  each_row<S>(rows, actions * columns, threads, [&](const auto& k, int64_t r) {
+    const int64_t o = r * columns;
+    k.rows_backward(at<S>(rows_of_actions, actions * o), at<S>(d_scaled, actions * o), at<S>(weighted, actions * o),
+                    at<S>(gain, o), at<S>(residual, o), at<S>(d_gain, o), at<S>(d_residual, o), actions, columns);
   });
 }
 
@@ -210,12 +208,9 @@ void rows_backward(Address rows_of_actions, Address d_scaled, Address weighted, 
 template <class S>
 void normal(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row, int64_t rows,
             int64_t columns, Address out, int threads) {
-  const auto& k = kernels<S>();
-  over_rows(samples * rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
-               static_cast<uint64_t>(first_row + r % rows), at<S>(out, r * columns), columns);
-    }
+  each_row<S>(samples * rows, columns, threads, [&](const auto& k, int64_t r) {
+    k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
+             static_cast<uint64_t>(first_row + r % rows), at<S>(out, r * columns), columns);
   });
 }
 
@@ -223,12 +218,9 @@ void normal(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t sample
 template <class S>
 void normal_of_rows(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, Address numbers,
                     int64_t rows, int64_t columns, Address out, int threads) {
-  const auto& k = kernels<S>();
-  over_rows(samples * rows, columns, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
-               static_cast<uint64_t>(at<int64_t>(numbers)[r % rows]), at<S>(out, r * columns), columns);
-    }
+  each_row<S>(samples * rows, columns, threads, [&](const auto& k, int64_t r) {
+    k.normal(seed, stream, static_cast<uint32_t>(first_sample + r / rows),
+             static_cast<uint64_t>(at<int64_t>(numbers)[r % rows]), at<S>(out, r * columns), columns);
   });
 }
 

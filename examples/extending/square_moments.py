@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from p3kernels import checks
 from p3kernels.backends import choose_backend
-from p3kernels.ops.register import Kernels, Operators
-from p3kernels.records import Backward, Gradients, result_dtype
+from p3kernels.ops.register import Kernels, Operators, elementwise, launched
+from p3kernels.records import Backward, Gradients
 
 
 def reference(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,11 +32,6 @@ class Outputs(NamedTuple):
     var: Tensor
 
 
-def _fake(inputs: Inputs) -> Outputs:
-    empty = torch.empty_like(inputs.mean, dtype=result_dtype(inputs.mean), memory_format=torch.contiguous_format)
-    return Outputs(empty, torch.empty_like(empty))
-
-
 def _cpu_forward(inputs: Inputs) -> Outputs:
     return Outputs(*(moment.contiguous() for moment in reference(inputs.mean, inputs.var)))  # a C++ kernel's place
 
@@ -50,25 +44,15 @@ def _cpu_backward(request: Backward[Inputs, Outputs]) -> Gradients:
     }
 
 
-def _triton() -> Any:
-    return importlib.import_module("square_moments_triton")  # triton is not imported with the package
-
-
-def _triton_forward(inputs: Inputs) -> Outputs:
-    return Outputs(*_triton().forward(inputs.mean, inputs.var))
-
-
-def _triton_backward(request: Backward[Inputs, Outputs]) -> Gradients:
-    d_mean, d_var = _triton().backward(*request.d_outputs, *request.inputs)
-    return {"mean": d_mean, "var": d_var}
-
-
 _OPERATORS = Operators(
     "square_moments",
     Inputs,
     Outputs,
-    fake=_fake,
-    kernels={"cpu": Kernels(_cpu_forward, _cpu_backward), "triton": Kernels(_triton_forward, _triton_backward)},
+    fake=elementwise(Outputs),
+    kernels={
+        "cpu": Kernels(_cpu_forward, _cpu_backward),
+        "triton": launched("square_moments_triton", Outputs, ("mean", "var")),
+    },
     differentiable=("mean", "var"),
 )
 

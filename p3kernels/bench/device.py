@@ -39,7 +39,7 @@ TURN_MS = 20.0
 
 @dataclass
 class Row:
-    """One contestant's line."""
+    """The measurements of one contestant."""
 
     name: str
     best_ms: float | None = None

@@ -102,7 +102,7 @@ def measure(op: str, contestant: str, size: Size) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What `peak_bytes` starts."""
+    """Runs in the process that `peak_bytes` starts: measures and prints the peak."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("op", choices=OPS)
     parser.add_argument("contestant", choices=NAMES)

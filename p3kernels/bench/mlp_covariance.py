@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 import p3kernels
-from p3kernels import reference
 from p3kernels.bench.actor import (
     ACTIONS,
     LATENT,
     SIZES,
     generator,
-    moment_inputs,
     moment_products,
     parameters,
     split_parameters,
 )
-from p3kernels.bench.entry import Bound, Entry, Size, Tensors
+from p3kernels.bench.entry import Bound, Size, Tensors
+from p3kernels.bench.moments import entry
 from p3kernels.reference.mlp_covariance import latent_directions
 
 RANK = p3kernels.CovarianceMatching().rank
@@ -29,14 +30,9 @@ def _directions(dtype: torch.dtype) -> Tensor | None:
     return None if directions is None else directions.to(dtype)
 
 
-def _ours(tensors: Tensors, _: Size) -> tuple[Tensor, Tensor]:
+def _call(functions: Any, tensors: Tensors) -> tuple[Tensor, Tensor]:
     directions = _directions(tensors["mean"].dtype)
-    return p3kernels.mlp_covariance(tensors["mean"], tensors["var"], *split_parameters(tensors), directions=directions)
-
-
-def _reference(tensors: Tensors, _: Size) -> tuple[Tensor, Tensor]:
-    directions = _directions(tensors["mean"].dtype)
-    return reference.mlp_covariance(tensors["mean"], tensors["var"], *split_parameters(tensors), directions=directions)
+    return functions.mlp_covariance(tensors["mean"], tensors["var"], *split_parameters(tensors), directions=directions)
 
 
 def _expanded(tensors: Tensors, size: Size) -> Tensors:
@@ -58,14 +54,5 @@ def _products(tensors: Tensors, size: Size) -> tuple[Tensor, ...]:
     return (rows, tangents, *moment_products(tensors, size))
 
 
-ENTRY = Entry(
-    name="mlp_covariance",
-    summary=f"mean and covariance of the actor {' → '.join(map(str, SIZES))}, ELU, {LATENT} latents, {RANK} directions",
-    outputs=("mean", "covariance"),
-    inputs=moment_inputs,
-    ours=_ours,
-    eager=_reference,  # the plain formula: a user would write the same
-    reference=_reference,
-    bound=Bound("GEMMs", _expanded, _products),
-    measures_memory=True,
-)
+SUMMARY = f"mean and covariance of the actor {' → '.join(map(str, SIZES))}, ELU, {LATENT} latents, {RANK} directions"
+ENTRY = entry("mlp_covariance", SUMMARY, _call, second="covariance", bound=Bound("GEMMs", _expanded, _products))

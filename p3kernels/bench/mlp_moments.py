@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.nn import functional
 
-import p3kernels
-from p3kernels import reference
 from p3kernels.bench import printed_moments
-from p3kernels.bench.actor import LATENT, SIZES, moment_inputs, moment_products, split_parameters
-from p3kernels.bench.entry import Bound, Entry, Size, Tensors
+from p3kernels.bench.actor import LATENT, SIZES, split_parameters
+from p3kernels.bench.entry import Size, Tensors
+from p3kernels.bench.moments import entry
 
 
-def _ours(tensors: Tensors, _: Size) -> tuple[Tensor, Tensor]:
-    return p3kernels.mlp_moments(tensors["mean"], tensors["var"], *split_parameters(tensors))
+def _call(functions: Any, tensors: Tensors) -> tuple[Tensor, Tensor]:
+    return functions.mlp_moments(tensors["mean"], tensors["var"], *split_parameters(tensors))
 
 
 def _eager(tensors: Tensors, _: Size) -> tuple[Tensor, Tensor]:
@@ -27,19 +28,5 @@ def _eager(tensors: Tensors, _: Size) -> tuple[Tensor, Tensor]:
     return mean, var
 
 
-def _reference(tensors: Tensors, _: Size) -> tuple[Tensor, Tensor]:
-    return reference.mlp_moments(tensors["mean"], tensors["var"], *split_parameters(tensors))
-
-
-ENTRY = Entry(
-    name="mlp_moments",
-    summary=f"moments through the actor {' → '.join(map(str, SIZES))}, ELU, last {LATENT} inputs stochastic",
-    outputs=("mean", "var"),
-    inputs=moment_inputs,
-    ours=_ours,
-    eager=_eager,
-    reference=_reference,
-    bound=Bound("GEMMs", lambda tensors, _: dict(tensors), moment_products),
-    eager_is_exact=False,
-    measures_memory=True,
-)
+SUMMARY = f"moments through the actor {' → '.join(map(str, SIZES))}, ELU, last {LATENT} inputs stochastic"
+ENTRY = entry("mlp_moments", SUMMARY, _call, _eager)

@@ -33,7 +33,7 @@ class Plan:
         return [Size(batch, count) for batch in self.batches for count in samples]
 
     def repeats_of(self, size: Size) -> int:
-        """Turns a contestant gets."""
+        """How often a contestant is timed."""
         if self.repeats is not None:
             return self.repeats
         return REPEATS_MANY_SAMPLES if size.samples is not None and size.samples >= MANY_SAMPLES else REPEATS

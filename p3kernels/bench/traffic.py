@@ -36,7 +36,7 @@ class Traffic:
 
     @property
     def launches(self) -> int:
-        """How many."""
+        """Number of launches."""
         return len(self.each)
 
     @property
@@ -46,7 +46,7 @@ class Traffic:
 
     @property
     def bytes_moved(self) -> int:
-        """Read and written."""
+        """Bytes read and written by all launches."""
         return self.bytes_read + self.bytes_written
 
 

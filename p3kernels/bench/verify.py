@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Within the tolerance."""
+        """Whether the error is within the tolerance."""
         return self.error <= self.tolerance
 
 

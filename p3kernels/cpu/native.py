@@ -11,18 +11,21 @@ from p3kernels.activations import Activation
 from p3kernels.backends import load_extension
 
 
-def _function(name: str, like: Tensor) -> Any:
+def _run(name: str, like: Tensor, *arguments: Any) -> None:
+    """Calls the kernel of a dtype with tensors as addresses, None as no address, and torch's number of threads."""
     extension, reason = load_extension()
     if extension is None:
         raise RuntimeError(f"backend 'cpu' cannot run: {reason}")
     function = getattr(extension, f"{name}_{'float32' if like.dtype == torch.float32 else 'float64'}", None)
     if function is None:
         raise RuntimeError(f"backend 'cpu' cannot run: the native extension has no {name}; it is older, build it again")
-    return function
+    function(*map(_plain, arguments), torch.get_num_threads())
 
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def _plain(argument: Any) -> Any:
+    if argument is None:
+        return 0
+    return argument.data_ptr() if isinstance(argument, Tensor) else argument
 
 
 def moments_forward(
@@ -30,17 +33,7 @@ def moments_forward(
 ) -> None:
     """out = moments of activation(x + bias), x ~ N(mean, var); all [R, O], bias [O]. In place allowed."""
     rows, columns = (mean.shape[0], mean.shape[1]) if bias is not None else (1, mean.numel())
-    _function("moments_forward", mean)(
-        *activation,
-        _address(mean),
-        _address(var),
-        _address(bias),
-        _address(out_mean),
-        _address(out_var),
-        rows,
-        columns,
-        torch.get_num_threads(),
-    )
+    _run("moments_forward", mean, *activation, mean, var, bias, out_mean, out_var, rows, columns)
 
 
 def moments_backward(
@@ -57,58 +50,69 @@ def moments_backward(
 ) -> None:
     """d_mean, d_var of `moments_forward`; `out_*` get the forward values again, to rounding. In place allowed."""
     rows, columns = (mean.shape[0], mean.shape[1]) if bias is not None else (1, mean.numel())
-    _function("moments_backward", mean)(
-        *activation,
-        _address(mean),
-        _address(var),
-        _address(bias),
-        _address(d_out_mean),
-        _address(d_out_var),
-        _address(d_mean),
-        _address(d_var),
-        _address(out_mean),
-        _address(out_var),
-        rows,
-        columns,
-        torch.get_num_threads(),
-    )
+    given = (mean, var, bias, d_out_mean, d_out_var)
+    _run("moments_backward", mean, *activation, *given, d_mean, d_var, out_mean, out_var, rows, columns)
 
 
 def activation_forward(activation: Activation, x: Tensor, shift: Tensor, out: Tensor) -> None:
     """out [R, O] = activation(x + shift), shift [S, O] for row r being r mod S. In place allowed."""
-    _function("activation_forward", x)(
-        *activation,
-        _address(x),
-        _address(shift),
-        shift.shape[0],
-        _address(out),
-        x.shape[0],
-        x.shape[1],
-        torch.get_num_threads(),
-    )
+    _run("activation_forward", x, *activation, x, shift, shift.shape[0], out, x.shape[0], x.shape[1])
 
 
 def activation_backward(activation: Activation, out: Tensor, d_out: Tensor, d_x: Tensor) -> None:
     """d_x = d_out · activation′, from the activation's output. In place allowed."""
-    _function("activation_backward", out)(
-        *activation, _address(out), _address(d_out), _address(d_x), out.numel(), torch.get_num_threads()
+    _run("activation_backward", out, *activation, out, d_out, d_x, out.numel())
+
+
+def heights_at_points(maps: Tensor, tile: Tensor, points: Tensor, scale: float, middle: Tensor) -> Tensor:
+    """[K, M]: heights in maps [T, rows, columns] of tile [K] int64, in the cells points [K, M, 2] · scale + middle [2].
+
+    A point outside a map is taken to be in its outermost cells.
+    """
+    count, size = points.shape[0], points.shape[1]
+    heights = torch.empty(count, size)
+    _function("heights_at_points", maps)(
+        _address(maps),
+        *maps.shape[1:],
+        _address(tile),
+        _address(points),
+        scale,
+        _address(middle),
+        _address(heights),
+        count,
+        size,
+        torch.get_num_threads(),
     )
+    return heights
+
+
+def height_scan(maps: Tensor, tile: Tensor, middle: Tensor, cos: Tensor, sin: Tensor, offsets: Tensor) -> Tensor:
+    """[K, S]: heights, as `heights_at_points`, at offsets [2, S] turned by cos and sin [K] and moved to middle [K, 2].
+
+    Offsets and middle are in cells.
+    """
+    count, size = len(tile), offsets.shape[1]
+    heights = torch.empty(count, size)
+    _function("height_scan", maps)(
+        _address(maps),
+        *maps.shape[1:],
+        _address(tile),
+        _address(middle),
+        _address(cos),
+        _address(sin),
+        _address(offsets),
+        _address(heights),
+        count,
+        size,
+        torch.get_num_threads(),
+    )
+    return heights
 
 
 def mixture_forward(action: Tensor, means: Tensor, std: Tensor, log_sum: Tensor) -> None:
     """log_sum [B] = log Σ_i N(action | means_i, std²): [B, A], [N, B, A], [A] | [B, A]."""
-    samples, rows, actions = means.shape
-    _function("mixture_forward", means)(
-        _address(action),
-        _address(means),
-        _address(std),
-        actions if std.dim() == 2 else 0,
-        _address(log_sum),
-        samples,
-        rows,
-        actions,
-        torch.get_num_threads(),
-    )
+    actions = means.shape[2]
+    _run("mixture_forward", means, action, means, std, actions if std.dim() == 2 else 0, log_sum, *means.shape)
 
 
 def mixture_backward(
@@ -122,38 +126,15 @@ def mixture_backward(
     d_std: Tensor,
 ) -> None:
     """d_means [N, B, A] is written (may be `means`); d_action and d_std [B, A] are added to."""
-    samples, rows, actions = means.shape
-    _function("mixture_backward", means)(
-        _address(action),
-        _address(means),
-        _address(std),
-        actions if std.dim() == 2 else 0,
-        _address(log_sum),
-        _address(d_log_sum),
-        _address(d_means),
-        _address(d_action),
-        _address(d_std),
-        samples,
-        rows,
-        actions,
-        torch.get_num_threads(),
-    )
+    actions = means.shape[2]
+    given = (action, means, std, actions if std.dim() == 2 else 0, log_sum, d_log_sum)
+    _run("mixture_backward", means, *given, d_means, d_action, d_std, *means.shape)
 
 
 def latent_backward(d_latent: Tensor, noise: Tensor, d_mean: Tensor, d_std: Tensor) -> None:
     """d_mean, d_std [R, Z] += Σ_i d_latent_i, Σ_i d_latent_i ∘ noise_i; d_latent [n, R, ≥ Z], noise [n, R, Z]."""
     samples, rows, columns = noise.shape
-    _function("latent_backward", noise)(
-        _address(d_latent),
-        d_latent.shape[2],
-        _address(noise),
-        _address(d_mean),
-        _address(d_std),
-        samples,
-        rows,
-        columns,
-        torch.get_num_threads(),
-    )
+    _run("latent_backward", noise, d_latent, d_latent.shape[2], noise, d_mean, d_std, samples, rows, columns)
 
 
 def normal(
@@ -164,10 +145,8 @@ def normal(
     With `numbers`, int64 [R], row r has the normals of row numbers[r] instead.
     """
     samples, rows, columns = out.shape
-    name, which = ("normal", first_row) if numbers is None else ("normal_of_rows", _address(numbers))
-    _function(name, out)(
-        int(seed), stream, first_sample, samples, which, rows, columns, _address(out), torch.get_num_threads()
-    )
+    name, which = ("normal", first_row) if numbers is None else ("normal_of_rows", numbers)
+    _run(name, out, int(seed), stream, first_sample, samples, which, rows, columns, out)
 
 
 def units_forward(
@@ -187,22 +166,8 @@ def units_forward(
     pre and out [1 + K, R, O]: the means, without the bias [O], and K tangents; where `rest` is None `out` gets the mean
     alone and may be [1, R, O]. pre_rest [R, O] is the variance beside that of the tangents or, with `whole`, all of it.
     """
-    _function("units_forward", pre)(
-        *activation,
-        _address(pre),
-        pre.shape[0] - 1,
-        _address(bias),
-        _address(pre_rest),
-        whole,
-        _address(out),
-        _address(rest),
-        _address(gain),
-        _address(residual),
-        _address(curvature),
-        pre.shape[1],
-        pre.shape[2],
-        torch.get_num_threads(),
-    )
+    given = (pre, pre.shape[0] - 1, bias, pre_rest, whole)
+    _run("units_forward", pre, *activation, *given, out, rest, gain, residual, curvature, *pre.shape[1:])
 
 
 def units_backward(
@@ -220,24 +185,9 @@ def units_backward(
     d_pre_rest: Tensor,
 ) -> None:
     """d_pre [1 + K, R, O] and d_pre_rest [R, O] of `units_forward`; d_rest and d_curvature may be None as there."""
-    _function("units_backward", pre)(
-        *activation,
-        _address(pre),
-        pre.shape[0] - 1,
-        _address(bias),
-        _address(pre_rest),
-        whole,
-        _address(d_out),
-        _address(d_rest),
-        _address(d_gain),
-        _address(d_residual),
-        _address(d_curvature),
-        _address(d_pre),
-        _address(d_pre_rest),
-        pre.shape[1],
-        pre.shape[2],
-        torch.get_num_threads(),
-    )
+    given = (pre, pre.shape[0] - 1, bias, pre_rest, whole)
+    gradients = (d_out, d_rest, d_gain, d_residual, d_curvature, d_pre, d_pre_rest)
+    _run("units_backward", pre, *activation, *given, *gradients, *pre.shape[1:])
 
 
 def rows_backward(
@@ -253,16 +203,5 @@ def rows_backward(
 
     d_scaled becomes the gradient of rows; `weighted`, the covariance's gradient times rows, becomes `scaled`.
     """
-    _function("rows_backward", rows)(
-        _address(rows),
-        _address(d_scaled),
-        _address(weighted),
-        _address(gain),
-        _address(residual),
-        _address(d_gain),
-        _address(d_residual),
-        rows.shape[1],
-        rows.shape[0],
-        rows.shape[2],
-        torch.get_num_threads(),
-    )
+    sizes = (rows.shape[1], rows.shape[0], rows.shape[2])
+    _run("rows_backward", rows, rows, d_scaled, weighted, gain, residual, d_gain, d_residual, *sizes)

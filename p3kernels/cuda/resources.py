@@ -37,7 +37,7 @@ class Resources:
     """As in the sources: "MlpMoments<Tile<16>, Bf16>"."""
     registers: int
     spilled_bytes: int
-    """Stored and loaded."""
+    """Bytes of registers that are stored to memory and loaded again."""
     stack_bytes: int
 
     @property
@@ -122,7 +122,7 @@ def readable(mangled: str) -> str:
 
 
 def table(arch: str, found: Sequence[Resources]) -> str:
-    """One line a kernel."""
+    """The table of all kernels, one line each."""
     width = max(len(one.kernel) for one in found)
     lines = [f"{arch:<{width}} registers spills stack shared threads blocks/SM occupancy"]
     for one in found:

@@ -115,7 +115,7 @@ class Interpreter:
         return None if backends.interpreting() else "on CPU tensors only triton's interpreter runs: TRITON_INTERPRET=1"
 
     def facts(self) -> dict[str, Any]:
-        """That there is none."""
+        """The one fact to record: there is no GPU."""
         return {"gpu": "none: CPU tensors, triton's interpreter", "capability": "none", "gpus": 0}
 
     def place(self, index: int = 0) -> torch.device:
@@ -123,11 +123,11 @@ class Interpreter:
         return torch.device("cpu")
 
     def count(self) -> int:
-        """One."""
+        """The number of devices: one."""
         return 1
 
     def backends(self) -> dict[str, str]:
-        """Triton alone."""
+        """The backends that can be checked: Triton alone."""
         return {"triton": backends.backend_reason("triton"), "cuda": "the CUDA kernels need a GPU"}
 
     def side_stream(self, function: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from p3kernels.diagnostics.inputs import check_count, check_estimated, seeded
+from p3kernels.diagnostics.inputs import Estimators, LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.moments import latent_covariance
-from p3kernels.diagnostics.samples import sampled_action_means, sampled_moments
-from p3kernels.estimators.protocol import Estimator
+from p3kernels.diagnostics.samples import action_means, sampled_latents, sampled_moments
 
 Pair = tuple[float, float]
 
@@ -41,14 +39,11 @@ class ActionCloud:
     estimators: dict[str, PlaneGaussian]
 
 
+@diagnostic
 @torch.no_grad()
 def action_cloud(
-    estimators: Mapping[str, Estimator],
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
+    estimators: Estimators,
+    policy: LatentPolicy,
     *,
     actions: tuple[int, int] | None = None,
     points: int = 500,
@@ -58,34 +53,30 @@ def action_cloud(
 
     Args:
         estimators: By name.
-        actor: Linear and ELU, ReLU or LeakyReLU layers with two outputs or more; takes [context, z].
-        context: [B, C].
-        latent_mean: [B, Z].
-        latent_std: [B, Z].
-        action_std: [A] or [B, A].
+        policy: Actor with two outputs or more, observations, latents and exploration.
         actions: Which two; None for those whose sampled variance is largest there.
         points: How many are kept; the moments are over ten times as many.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimators, actor, context, latent_mean, latent_std, action_std)
     check_count("points", points, 2)
-    if action_std.shape[-1] < 2:
+    outputs = policy.action_std.shape[-1]
+    if outputs < 2:
         raise ValueError("actor: expected at least two actions, got 1")
-    if actions is not None and not all(0 <= action < action_std.shape[-1] for action in actions):
-        raise ValueError(f"actions: expected two of 0 to {action_std.shape[-1] - 1}, got {actions}")
-    with seeded(seed, context.device):
-        spread = sampled_moments(actor, context, latent_mean, latent_std, 50).var
+    if actions is not None and not all(0 <= action < outputs for action in actions):
+        raise ValueError(f"actions: expected two of 0 to {outputs - 1}, got {actions}")
+    with seeded(seed, policy.context.device):
+        spread = sampled_moments(*policy[:4], 50).var
         row = int(spread.sum(-1).argsort()[len(spread) // 2])
-        at, mean, deviation = (tensor[row : row + 1] for tensor in (context, latent_mean, latent_std))
-        std = action_std if action_std.ndim == 1 else action_std[row : row + 1]
-        sampled = sampled_moments(actor, at, mean, deviation, 10 * points)
+        at = policy.rows(slice(row, row + 1))
+        sampled = sampled_moments(*at[:4], 10 * points)
         pair = sampled.var[0].topk(2).indices.sort().values if actions is None else torch.tensor(actions)
-        drawn = torch.cat(list(sampled_action_means(actor, at, mean, deviation, points)))[:, 0, pair]
+        latents = sampled_latents(at.latent_mean, at.latent_std, points)
+        drawn = torch.cat([action_means(at.actor, at.context, latent) for latent in latents])[:, 0, pair]
         fitted = {}
         for name, estimator in estimators.items():
-            policy = estimator.policy(actor, at, mean, deviation, std)
-            fitted[name] = _plane(policy.mean[0], latent_covariance(policy, std)[0], pair)
-    exploration = std.expand(1, -1)[0, pair].tolist()
+            estimated = estimator.policy(*at)
+            fitted[name] = _plane(estimated.mean[0], latent_covariance(estimated, at.action_std)[0], pair)
+    exploration = at.action_std.expand(1, -1)[0, pair].tolist()
     return ActionCloud(
         state=row,
         actions=(int(pair[0]), int(pair[1])),

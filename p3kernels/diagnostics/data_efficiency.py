@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import LatentPolicy, check_clip, check_count, check_estimated, judged_twice, seeded
+from p3kernels.diagnostics.inputs import LatentPolicy, check_clip, check_count, diagnostic, judged_twice, seeded
 from p3kernels.estimators.protocol import Estimator
 
 
@@ -25,14 +24,11 @@ class DataEfficiency:
     """M: rows times repeats."""
 
 
+@diagnostic
 @torch.no_grad()
 def data_efficiency(
     estimator: Estimator,
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
+    policy: LatentPolicy,
     *,
     clip: float = 0.2,
     repeats: int = 1,
@@ -48,23 +44,17 @@ def data_efficiency(
 
     Args:
         estimator: `MomentMatching()`, `MonteCarlo(n)` or alike.
-        actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-        context: [B, C], deterministic, float32 or float64.
-        latent_mean: [B, Z]; Z may be 0.
-        latent_std: [B, Z], ≥ 0.
-        action_std: [A] or [B, A], > 0.
+        policy: Actor, observations, latents (Z may be 0) and exploration.
         clip: ε, between 0 and 1.
         repeats: Actions drawn a row, each with two likelihoods of its own.
         common: Both likelihoods of an action see the same latents, whatever the estimator. Of identical policies the
             ratio is then 1; how wrong either likelihood is does not show.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimator, actor, context, latent_mean, latent_std, action_std)
     check_clip(clip)
     check_count("repeats", repeats, 1)
-    inside = context.new_zeros(len(context))
-    policy = LatentPolicy(actor, context, latent_mean, latent_std, action_std)
-    with seeded(seed, context.device):
+    inside = policy.context.new_zeros(len(policy.context))
+    with seeded(seed, policy.context.device):
         for _ in range(repeats):
             _, old, current = judged_twice(estimator, policy, common=common)
             ratio = (current - old).exp()

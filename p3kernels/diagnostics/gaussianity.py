@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import check_count, check_policy, seeded
-from p3kernels.diagnostics.samples import sampled_action_means
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, seeded
+from p3kernels.diagnostics.samples import action_means, sampled_latents
 
 MOST_SAMPLES = 5000
 """Royston's approximation of the distribution of W is for at most so many."""
@@ -37,17 +36,10 @@ class Gaussianity:
     tests: int
 
 
+@diagnostic
 @torch.no_grad()
 def gaussianity(
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
-    *,
-    num_samples: int = 500,
-    alpha: float = 0.05,
-    seed: int | None = None,
+    policy: LatentPolicy, *, num_samples: int = 500, alpha: float = 0.05, seed: int | None = None
 ) -> Gaussianity:
     """Tests, for each state and each action dimension, whether actor([context, z]) is normal over sampled z.
 
@@ -57,11 +49,7 @@ def gaussianity(
     each state, and every pair of state and action is a test of its own; give the number beside the rate.
 
     Args:
-        actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-        context: [B, C].
-        latent_mean: [B, Z].
-        latent_std: [B, Z].
-        action_std: [A] or [B, A]; not used, but for the diagnostics' common signature: exploration is normal anyway.
+        policy: Actor, observations and latents; its exploration is not used, since that is normal anyway.
         num_samples: Latents a test, 3 to 5000.
         alpha: Significance level.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
@@ -71,14 +59,14 @@ def gaussianity(
         TypeError: An argument of another kind or dtype.
         ValueError: A shape or a number that does not fit.
     """
-    check_policy(actor, context, latent_mean, latent_std, action_std)
     check_count("num_samples", num_samples, 3)
     if num_samples > MOST_SAMPLES:
         raise ValueError(f"num_samples: expected at most {MOST_SAMPLES}, got {num_samples}")
     if not 0 < alpha < 1:
         raise ValueError(f"alpha: expected a number between 0 and 1, got {alpha!r}")
-    with seeded(seed, context.device):
-        parts = list(sampled_action_means(actor, context, latent_mean, latent_std, num_samples))
+    with seeded(seed, policy.context.device):
+        latents = sampled_latents(policy.latent_mean, policy.latent_std, num_samples)
+        parts = [action_means(policy.actor, policy.context, latent) for latent in latents]
     samples = torch.cat(parts).double().cpu()  # [N, B, A]
     varies = samples.std(0) > 1e-6 * samples.abs().amax(0)  # what is only rounding is no distribution
     w, p = torch.full((2, *varies.shape), torch.nan, dtype=torch.float64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import LatentPolicy, check_clip, check_count, check_estimated, judged_twice, seeded
+from p3kernels.diagnostics.inputs import LatentPolicy, check_clip, check_count, diagnostic, judged_twice, seeded
 from p3kernels.estimators.protocol import Estimator
 
 
@@ -48,13 +48,10 @@ class KnownReturn:
         return (value - self.baseline) / self.spread
 
 
+@diagnostic
 def gradient_fidelity(
     estimator: Estimator,
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
+    policy: LatentPolicy,
     *,
     clip: float = 0.2,
     dual_clip: float | None = None,
@@ -70,25 +67,20 @@ def gradient_fidelity(
 
     Args:
         estimator: `MomentMatching()`, `MonteCarlo(n)` or alike.
-        actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-        context: [B, C].
-        latent_mean: [B, Z].
-        latent_std: [B, Z].
-        action_std: [A] or [B, A].
+        policy: Actor, observations, latents and exploration.
         clip: PPO's ε.
         dual_clip: Bound on the loss of a row of negative advantage, in units of that advantage; None for none.
         redraws: At least 2; the mean gradient is known to noise / √redraws.
         reference_samples: At least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimator, actor, context, latent_mean, latent_std, action_std)
     check_count("redraws", redraws, 2)
     check_count("reference_samples", reference_samples, 2)
     check_clip(clip)
-    policy = LatentPolicy(actor, *(tensor.detach() for tensor in (context, latent_mean, latent_std, action_std)))
-    parameters = list(actor.parameters())
+    policy = policy.detached()
+    parameters = list(policy.actor.parameters())
     gradients = []
-    with seeded(seed, context.device), torch.inference_mode(False), torch.enable_grad():
+    with seeded(seed, policy.context.device), torch.inference_mode(False), torch.enable_grad():
         advantage = _known_return(policy, reference_samples)
         true = _pathwise_gradient(policy, advantage, reference_samples, parameters)
         for _ in range(redraws):

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from p3kernels import checks
-from p3kernels.diagnostics.inputs import LatentPolicy, check_count, check_estimated, judged_twice, seeded
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, judged_twice, seeded, takes_policy
 from p3kernels.diagnostics.samples import actor_jacobian
 from p3kernels.estimators.protocol import Estimator
 
@@ -38,13 +38,10 @@ class GradientNoise:
         return self.noise / self.signal if self.signal > 0 else math.nan
 
 
+@diagnostic
 def gradient_noise(
     estimator: Estimator,
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
+    policy: LatentPolicy,
     action: Tensor,
     advantage: Tensor,
     *,
@@ -60,11 +57,7 @@ def gradient_noise(
 
     Args:
         estimator: `MomentMatching()`, `MonteCarlo(n)` or alike.
-        actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-        context: [B, C].
-        latent_mean: [B, Z].
-        latent_std: [B, Z].
-        action_std: [A] or [B, A].
+        policy: Actor, observations, latents and exploration.
         action: [B, A].
         advantage: [B].
         clip: PPO's ε, or None for no clipping: what the paper's law is about.
@@ -72,26 +65,25 @@ def gradient_noise(
         redraws: At least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimator, actor, context, latent_mean, latent_std, action_std)
-    checks.check_shape("action", action, (len(context), action_std.shape[-1]))
-    checks.check_shape("advantage", advantage, (len(context),))
+    checks.check_shape("action", action, (len(policy.context), policy.action_std.shape[-1]))
+    checks.check_shape("advantage", advantage, (len(policy.context),))
     check_count("redraws", redraws, 2)
     if clip is not None and not 0 < clip < 1:
         raise ValueError(f"clip: expected None or a number between 0 and 1, got {clip!r}")
-    inputs = [tensor.detach() for tensor in (context, latent_mean, latent_std, action_std)]
-    parameters = list(actor.parameters())
+    policy = policy.detached()
+    parameters = list(policy.actor.parameters())
     gradients, rows = [], _Welford()
-    with seeded(seed, context.device), torch.inference_mode(False), torch.enable_grad():
+    with seeded(seed, policy.context.device), torch.inference_mode(False), torch.enable_grad():
         for _ in range(redraws):
             acted = action.detach().clone().requires_grad_()
-            _, old, log_prob = judged_twice(estimator, LatentPolicy(actor, *inputs), acted, common=common)
+            _, old, log_prob = judged_twice(estimator, policy, acted, common=common)
             ratio = (log_prob - old).exp()
             objective = ratio * advantage
             if clip is not None:
                 objective = torch.minimum(objective, ratio.clamp(1 - clip, 1 + clip) * advantage)
             *of_parameters, of_action = torch.autograd.grad(-objective.mean(), [*parameters, acted])
             gradients.append(torch.cat([part.flatten() for part in of_parameters]).double())
-            rows.add(len(context) * of_action.double())
+            rows.add(len(policy.context) * of_action.double())
     stacked = torch.stack(gradients)
     deviation = (stacked - stacked.mean(0)).square().sum(-1) * redraws / (redraws - 1)
     noise = deviation.mean().item()
@@ -129,32 +121,23 @@ class _Welford:
         return self._squares / (self._count - 1)
 
 
-def ratio_variance(
-    actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
-) -> Tensor:
+@takes_policy
+def ratio_variance(policy: LatentPolicy) -> Tensor:
     """[B]: σ_vae² ‖J‖² / σ_act², the paper's variance of a single sample's likelihood ratio, to first order.
 
     With a std of its own for every latent and action: Σ_aj (latent_std_j J_aj / action_std_a)², float64.
     """
-    jacobian = actor_jacobian(actor, context, latent_mean).double()
-    scaled = jacobian * latent_std.double()[:, None, :] / action_std.double()[..., None]
+    jacobian = actor_jacobian(policy.actor, policy.context, policy.latent_mean).double()
+    scaled = jacobian * policy.latent_std.double()[:, None, :] / policy.action_std.double()[..., None]
     return scaled.square().sum((1, 2))
 
 
-def noise_law(
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
-    advantage: Tensor,
-    num_samples: int,
-) -> Tensor:
+@takes_policy
+def noise_law(policy: LatentPolicy, advantage: Tensor, num_samples: int) -> Tensor:
     """[B]: the paper's law for `GradientNoise.action_noise` without clipping: 2 A²/N · d_a/σ_act² · σ_vae²‖J‖²/σ_act².
 
     The 2 is of the current and the old likelihood, which both vary; the paper leaves it out with all constants. The
     score's own dependence on the latents is left out as there.
     """
-    score = action_std.double().square().reciprocal().sum(-1)
-    ratio = ratio_variance(actor, context, latent_mean, latent_std, action_std)
-    return 2 * advantage.double().square() / num_samples * score * ratio
+    score = policy.action_std.double().square().reciprocal().sum(-1)
+    return 2 * advantage.double().square() / num_samples * score * ratio_variance(policy)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,10 @@ from torch import Tensor, nn
 from p3kernels import checks
 from p3kernels.estimators.protocol import Estimator
 from p3kernels.nn import mlp_layers
+
+Estimators = Mapping[str, Estimator]
+"""Several of them, by name."""
+Result = TypeVar("Result")
 
 
 class LatentPolicy(NamedTuple):
@@ -30,6 +36,47 @@ class LatentPolicy(NamedTuple):
     """[B, Z], ≥ 0."""
     action_std: Tensor
     """[A] or [B, A], > 0: the exploration noise."""
+
+    def rows(self, rows: slice | Tensor) -> LatentPolicy:
+        """The policy of some of the observations."""
+        parts = (self.context[rows], self.latent_mean[rows], self.latent_std[rows])
+        return LatentPolicy(self.actor, *parts, self.action_std if self.action_std.ndim == 1 else self.action_std[rows])
+
+    def detached(self) -> LatentPolicy:
+        """The same actor on tensors without a gradient."""
+        _, *parts = self
+        return LatentPolicy(self.actor, *(part.detach() for part in parts))
+
+
+def takes_policy(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Lets a function of `policy` be given the five parts of a `LatentPolicy` instead, by position or by name."""
+    parameters = list(inspect.signature(function).parameters.values())
+    place = [parameter.name for parameter in parameters].index("policy")
+    parts = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in LatentPolicy._fields]
+    spread = inspect.Signature([*parameters[:place], *parts, *parameters[place + 1 :]])
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Result:
+        if "policy" in options or isinstance(args[place] if len(args) > place else None, LatentPolicy):
+            return function(*args, **options)
+        given = spread.bind(*args, **options).arguments
+        policy = LatentPolicy(*(given.pop(name) for name in LatentPolicy._fields))
+        return function(policy=policy, **given)
+
+    return call
+
+
+def diagnostic(function: Callable[..., Result]) -> Callable[..., Result]:
+    """`takes_policy`, with the policy checked, and the `estimator` or `estimators` before it where there are any."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> Result:
+        given = signature.bind(*args, **options).arguments
+        check_estimated(given.get("estimator", given.get("estimators", {})), given["policy"])
+        return function(*args, **options)
+
+    return takes_policy(checked)
 
 
 @contextlib.contextmanager
@@ -87,30 +134,22 @@ def check_count(name: str, value: object, least: int) -> None:
         raise ValueError(f"{name}: expected an integer >= {least}, got {value!r}")
 
 
-def check_estimated(
-    estimators: Estimator | Mapping[str, Estimator],
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
-) -> None:
+def check_estimated(estimators: Estimator | Estimators, policy: LatentPolicy) -> None:
     """`check_policy`, and one estimator or several by their names."""
     for name, estimator in (estimators if isinstance(estimators, Mapping) else {"estimator": estimators}).items():
         check_estimator(estimator, name)
-    check_policy(actor, context, latent_mean, latent_std, action_std)
+    check_policy(policy)
 
 
 def check_clip(clip: float) -> None:
-    """PPO's ε."""
+    """Raises ValueError unless `clip`, PPO's ε, is between 0 and 1."""
     if not 0 < clip < 1:
         raise ValueError(f"clip: expected a number between 0 and 1, got {clip!r}")
 
 
-def check_policy(
-    actor: nn.Sequential, context: Tensor, latent_mean: Tensor, latent_std: Tensor, action_std: Tensor
-) -> None:
+def check_policy(policy: LatentPolicy) -> None:
     """Raises TypeError or ValueError, naming the argument, for kinds, shapes and numbers that do not fit."""
+    actor, context, latent_mean, latent_std, action_std = policy
     layers = mlp_layers(actor)
     checks.check_tensor("context", context, 2)
     rows = context.shape[0]

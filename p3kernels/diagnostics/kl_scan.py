@@ -109,7 +109,7 @@ def kl_scan(
     with seeded(seed, old.context.device):
         for start in range(0, len(old.context), STATES_AT_ONCE):
             rows = slice(start, start + STATES_AT_ONCE)
-            _scan(_rows(old, rows), _rows(new, rows), estimators, counts, reference_samples, actions, sums)
+            _scan(old.rows(rows), new.rows(rows), estimators, counts, reference_samples, actions, sums)
     found = sums.finished()
     reference = found["reference"]
     points = tuple(
@@ -148,7 +148,7 @@ def _check(
     actions: int,
 ) -> None:
     for policy in (old, new):
-        check_estimated(estimators, *policy)
+        check_estimated(estimators, policy)
     if old.latent_mean.shape != new.latent_mean.shape or old.context.dtype != new.context.dtype:
         raise ValueError("new: expected the rows, latents and dtype of old")
     check_count("reference_samples", reference_samples, 4)
@@ -236,11 +236,6 @@ def _bound(old: LatentPolicy, new: LatentPolicy, noise: Tensor, means_old: Tenso
     shift = ((old.latent_mean - new.latent_mean) / new.latent_std).double()
     encoder = 0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()
     return actor + torch.where(moved, encoder, 0.0).sum(-1)
-
-
-def _rows(policy: LatentPolicy, rows: slice) -> LatentPolicy:
-    std = policy.action_std if policy.action_std.ndim == 1 else policy.action_std[rows]
-    return LatentPolicy(policy.actor, policy.context[rows], policy.latent_mean[rows], policy.latent_std[rows], std)
 
 
 def _std(policy: LatentPolicy) -> Tensor:

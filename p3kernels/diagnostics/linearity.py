@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from p3kernels.diagnostics.inputs import check_count, check_policy, seeded
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.samples import ROWS_AT_ONCE, action_means
 
 RADII = ("unit", "typical")
@@ -28,18 +28,10 @@ class Linearity:
     points: int
 
 
+@diagnostic
 @torch.no_grad()
 def linearity(
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
-    *,
-    directions: int = 100,
-    points: int = 50,
-    radius: str = "typical",
-    seed: int | None = None,
+    policy: LatentPolicy, *, directions: int = 100, points: int = 50, radius: str = "typical", seed: int | None = None
 ) -> Linearity:
     """R² of a least-squares line through the actor's output at `points` even steps within 2σ of the latent's mean.
 
@@ -48,21 +40,18 @@ def linearity(
     in every coordinate, as far as samples really go (√Z standard deviations in all). The first is far more linear.
 
     Args:
-        actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-        context: [B, C].
-        latent_mean: [B, Z].
-        latent_std: [B, Z]. An action that does not change along a direction has R² = 1 there.
-        action_std: [A] or [B, A]; not used, but for the diagnostics' common signature.
+        policy: Actor, observations and latents; its exploration is not used. An action that does not change along a
+            direction has R² = 1 there.
         directions: Drawn for each state.
         points: Along each, at least 3.
         radius: "unit" or "typical".
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_policy(actor, context, latent_mean, latent_std, action_std)
     check_count("directions", directions, 1)
     check_count("points", points, 3)
     if radius not in RADII:
         raise ValueError(f"radius: expected one of {', '.join(RADII)}, got {radius!r}")
+    actor, context, latent_mean, latent_std, _ = policy
     steps = torch.linspace(-2, 2, points, dtype=latent_mean.dtype, device=latent_mean.device)
     at_once = max(1, ROWS_AT_ONCE // points)
     parts = []

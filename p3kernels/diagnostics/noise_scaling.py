@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from p3kernels.diagnostics.gradient_noise import GradientNoise, gradient_noise, ratio_variance
-from p3kernels.diagnostics.inputs import check_count, check_policy, seeded
+from p3kernels.diagnostics.inputs import LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.estimators import MonteCarlo
 
 SMALL = 0.02
@@ -69,12 +69,9 @@ class NoiseScaling:
     """Factor on the latent's std that brings it there."""
 
 
+@diagnostic
 def noise_scaling(
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
+    policy: LatentPolicy,
     advantage: Tensor,
     *,
     counts: Sequence[int] = (1, 2, 4, 8, 16),
@@ -91,20 +88,15 @@ def noise_scaling(
     outside, the scans go from it into that range, and only points inside are fitted.
 
     Args:
-        actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-        context: [B, C].
-        latent_mean: [B, Z].
-        latent_std: [B, Z], not all 0.
-        action_std: [A] or [B, A].
+        policy: Actor, observations, latents whose stds are not all 0, and exploration.
         advantage: [B].
         counts: N of the scan over N.
         points: Points of the scans over the two stds.
         redraws: Redraws of the latents, for every point.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_policy(actor, context, latent_mean, latent_std, action_std)
     check_count("points", points, 2)
-    rows = ratio_variance(actor, context, latent_mean, latent_std, action_std)
+    rows = ratio_variance(policy)
     variance = rows.mean().item()
     if not variance > 0:
         raise ValueError("latent_std: expected a latent that changes the action, its first-order variance is 0")
@@ -114,11 +106,11 @@ def noise_scaling(
     factors = _factors(shrink, points)
 
     def measure(num_samples: float, latent: float, exploration: float) -> GradientNoise:
-        scaled = (context, latent_mean, latent * latent_std, exploration * action_std)
-        with seeded(seed, context.device):  # the same random numbers for every point: what differs is the factor
-            action = MonteCarlo(1).policy(actor, *scaled).sample()
+        scaled = policy._replace(latent_std=latent * policy.latent_std, action_std=exploration * policy.action_std)
+        with seeded(seed, policy.context.device):  # the same random numbers for every point: what differs is the factor
+            action = MonteCarlo(1).policy(*scaled).sample()
             estimator = MonteCarlo(int(num_samples))
-            return gradient_noise(estimator, actor, *scaled, action, advantage, clip=None, redraws=redraws)
+            return gradient_noise(estimator, scaled, action, advantage, clip=None, redraws=redraws)
 
     inverse = [1 / factor for factor in factors]
     over_counts = [measure(count, shrink, 1.0) for count in counts]
@@ -132,7 +124,7 @@ def noise_scaling(
     return NoiseScaling(
         parameters=NoiseLaws(*[_law(_of_parameters, *scan) for scan in scans]),
         action_mean=NoiseLaws(*[_law(_of_action_mean, *scan) for scan in scans]),
-        jacobian=_over_rows(actor, context, latent_mean, shrink * latent_std, action_std, redraws, seed),
+        jacobian=_over_rows(policy._replace(latent_std=shrink * policy.latent_std), redraws, seed),
         ratio_variance=variance,
         shrink=shrink,
     )
@@ -154,27 +146,16 @@ def _factors(shrink: float, points: int) -> list[float]:
     return (inside + outside)[-max(points, 3) :] if shrink < 1 else [2.0**-step for step in reversed(range(points))]
 
 
-def _over_rows(
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
-    redraws: int,
-    seed: int,
-) -> PowerLaw:
+def _over_rows(policy: LatentPolicy, redraws: int, seed: int) -> PowerLaw:
     """The noise in a row's action mean against the row's own Jacobian: advantage 1, `ACTIONS` actions a row."""
-    tensors = (context, latent_mean, latent_std)
-    many = [tensor.repeat_interleave(ACTIONS, 0) for tensor in tensors]
-    std = action_std if action_std.ndim == 1 else action_std.repeat_interleave(ACTIONS, 0)
-    with seeded(seed, context.device):
-        action = MonteCarlo(1).policy(actor, many[0], many[1], many[2], std).sample()
+    device = policy.context.device
+    many = policy.rows(torch.arange(len(policy.context), device=device).repeat_interleave(ACTIONS))
+    with seeded(seed, device):
+        action = MonteCarlo(1).policy(*many).sample()
         ones = torch.ones_like(action[:, 0])
-        found = gradient_noise(
-            MonteCarlo(1), actor, many[0], many[1], many[2], std, action, ones, clip=None, redraws=redraws
-        )
+        found = gradient_noise(MonteCarlo(1), many, action, ones, clip=None, redraws=redraws)
     noise = torch.tensor(found.action_noise, dtype=torch.float64).unflatten(0, (-1, ACTIONS)).mean(1)
-    spread = ratio_variance(actor, *tensors, action_std).sqrt()
+    spread = ratio_variance(policy).sqrt()
     used = (spread > 0) & (noise > 0)
     count = int(used.sum())
     return _fit(spread[used].tolist(), noise[used].tolist(), [0.0] * count, [True] * count, 2.0)

@@ -35,20 +35,14 @@ def action_means(actor: nn.Sequential, context: Tensor, latent: Tensor) -> Tenso
     return actor(torch.cat([context.expand(len(latent), -1, -1), latent], -1))
 
 
-def sampled_action_means(
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    num_samples: int,
-    generator: torch.Generator | None = None,
+def sampled_latents(
+    mean: Tensor, std: Tensor, num_samples: int, generator: torch.Generator | None = None
 ) -> Iterator[Tensor]:
-    """Action means [n, B, A] of independent latents, `num_samples` in all, a part at a time."""
-    part = max(1, ROWS_AT_ONCE // len(context))
+    """Independent latents [n, B, Z], `num_samples` in all, a part at a time."""
+    part = max(1, ROWS_AT_ONCE // len(mean))
     for start in range(0, num_samples, part):
-        shape = (min(part, num_samples - start), *latent_mean.shape)
-        noise = torch.randn(shape, generator=generator, dtype=latent_mean.dtype, device=latent_mean.device)
-        yield action_means(actor, context, latent_mean + latent_std * noise)
+        shape = (min(part, num_samples - start), *mean.shape)
+        yield mean + std * torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
 
 
 @torch.no_grad()
@@ -74,8 +68,8 @@ def sampled_moments(
     # Deviations from the output at the latent's mean: squares of the outputs themselves would cancel.
     centre = actor(torch.cat([context, latent_mean], -1)).double()
     first, second = torch.zeros_like(centre), centre.new_zeros(*centre.shape, centre.shape[1])
-    for means in sampled_action_means(actor, context, latent_mean, latent_std, num_samples, generator):
-        deviation = (means.double() - centre).transpose(0, 1)  # [B, n, A]
+    for latent in sampled_latents(latent_mean, latent_std, num_samples, generator):
+        deviation = (action_means(actor, context, latent).double() - centre).transpose(0, 1)  # [B, n, A]
         first += deviation.sum(1)
         second += deviation.transpose(1, 2) @ deviation
     shift = first / num_samples

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
-from p3kernels.diagnostics.inputs import check_count, check_estimated, seeded
+from p3kernels.diagnostics.inputs import Estimators, LatentPolicy, check_count, diagnostic, seeded
 from p3kernels.diagnostics.moments import latent_var
 from p3kernels.diagnostics.samples import sampled_moments
-from p3kernels.estimators.protocol import Estimator
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class PropagatedMoments:
     ratio_low: float
     """5 % quantile over the observations of the ratio of an observation's sums."""
     ratio_high: float
-    """95 % quantile."""
+    """95 % quantile of the same ratio."""
     mean_error: float
     """Root mean square of the difference of the means, in exploration stds."""
     std: tuple[float, ...]
@@ -48,17 +45,10 @@ class VarianceGap:
     estimators: dict[str, PropagatedMoments]
 
 
+@diagnostic
 @torch.no_grad()
 def variance_gap(
-    estimators: Mapping[str, Estimator],
-    actor: nn.Sequential,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    action_std: Tensor,
-    *,
-    num_samples: int = 1000,
-    seed: int | None = None,
+    estimators: Estimators, policy: LatentPolicy, *, num_samples: int = 1000, seed: int | None = None
 ) -> VarianceGap:
     """Compares mean and variance per action dimension with those over `num_samples` sampled latents.
 
@@ -67,30 +57,25 @@ def variance_gap(
 
     Args:
         estimators: By name.
-        actor: Linear and ELU, ReLU or LeakyReLU layers; takes [context, z].
-        context: [B, C].
-        latent_mean: [B, Z].
-        latent_std: [B, Z].
-        action_std: [A] or [B, A].
+        policy: Actor, observations, latents and exploration.
         num_samples: Latents a row, at least 2.
         seed: Makes the result repeatable and leaves torch's generators as they are; None draws from them.
     """
-    check_estimated(estimators, actor, context, latent_mean, latent_std, action_std)
     check_count("num_samples", num_samples, 2)
-    with seeded(seed, context.device):
-        sampled = sampled_moments(actor, context, latent_mean, latent_std, num_samples)
-        exploration = action_std.double().expand(sampled.mean.shape)
+    with seeded(seed, policy.context.device):
+        sampled = sampled_moments(*policy[:4], num_samples)
+        exploration = policy.action_std.double().expand(sampled.mean.shape)
         rows = {}
         for name, estimator in estimators.items():
-            policy = estimator.policy(actor, context, latent_mean, latent_std, action_std)
-            var = latent_var(policy, action_std)
+            estimated = estimator.policy(*policy)
+            var = latent_var(estimated, policy.action_std)
             ratios = (var.sum(-1) / sampled.var.sum(-1)).nan_to_num(nan=1.0)  # 0 of 0 is right
             low, high = ratios.quantile(ratios.new_tensor([0.05, 0.95])).tolist()
             rows[name] = PropagatedMoments(
                 variance_ratio=(var.sum() / sampled.var.sum()).item(),
                 ratio_low=low,
                 ratio_high=high,
-                mean_error=((policy.mean.double() - sampled.mean) / exploration).square().mean().sqrt().item(),
+                mean_error=((estimated.mean.double() - sampled.mean) / exploration).square().mean().sqrt().item(),
                 std=tuple(var.mean(0).sqrt().tolist()),
             )
     return VarianceGap(

@@ -162,7 +162,7 @@ class MonteCarlo(Estimator):
 
     @property
     def num_latents(self) -> int:
-        """N."""
+        """N, the number of samples."""
         return self.num_samples
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import abc
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -163,7 +164,7 @@ def estimator_types() -> Iterator[type[Estimator]]:
         content = vars(importlib.import_module(f"{package.__name__}.{module}"))
         for found in content.values():
             own = isinstance(found, type) and found.__module__ == f"{package.__name__}.{module}"
-            if own and issubclass(found, Estimator) and found is not Estimator:
+            if own and issubclass(found, Estimator) and not inspect.isabstract(found):
                 yield found
 
 

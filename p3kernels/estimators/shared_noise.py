@@ -49,7 +49,24 @@ def component(
 
 
 @dataclass(frozen=True)
-class SharedNoise(Estimator):
+class ComponentEstimator(Estimator):
+    """An estimator whose policies are the component of one latent.
+
+    Args:
+        backend: As for the ops.
+    """
+
+    backend: str | None = None
+    operators: ClassVar[bool] = False
+
+    @property
+    def num_latents(self) -> int:
+        """One latent, that of the component."""
+        return 1
+
+
+@dataclass(frozen=True)
+class SharedNoise(ComponentEstimator):
     """The policy given the latent's noise: a = actor([context, latent_mean + latent_std ∘ ε]) + action_std ∘ ξ.
 
     ε is drawn when acting, is remembered, and is the same in every later likelihood of that action. It is exogenous and
@@ -62,15 +79,8 @@ class SharedNoise(Estimator):
         backend: As for the ops.
     """
 
-    backend: str | None = None
     spelling: ClassVar[str] = "shared"
     remembers: ClassVar[tuple[str, ...]] = ("mean", "scale", "noise")
-    operators: ClassVar[bool] = False
-
-    @property
-    def num_latents(self) -> int:
-        """1."""
-        return 1
 
     def policy(
         self,

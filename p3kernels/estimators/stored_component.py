@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from p3kernels import checks
-from p3kernels.estimators.protocol import Estimator
-from p3kernels.estimators.shared_noise import ComponentPolicy, component
+from p3kernels.estimators.shared_noise import ComponentEstimator, ComponentPolicy, component
 
 
 @dataclass(frozen=True)
-class StoredComponent(Estimator):
+class StoredComponent(ComponentEstimator):
     """Half of `SharedNoise`: the acting component's likelihood and mean are stored, the update draws a new latent.
 
     The old likelihood is that of the latent that acted, the new one that of another: their ratio is not 1 at unchanged
@@ -25,19 +24,12 @@ class StoredComponent(Estimator):
         backend: As for the ops.
     """
 
-    backend: str | None = None
     spelling: ClassVar[str] = "vae-stored"
     remembers: ClassVar[tuple[str, ...]] = ("mean", "scale")
-    operators: ClassVar[bool] = False
-
-    @property
-    def num_latents(self) -> int:
-        """1."""
-        return 1
 
     @property
     def redraws(self) -> bool:
-        """True."""
+        """True: the latent is drawn anew."""
         return True
 
     def policy(

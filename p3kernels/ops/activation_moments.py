@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,9 +10,10 @@ from torch import Tensor
 
 from p3kernels import checks
 from p3kernels.activations import Activation
+from p3kernels.backends import choose_backend
 from p3kernels.cpu import native as cpu
 from p3kernels.cuda import native as cuda
-from p3kernels.ops.register import Kernels, Operators
+from p3kernels.ops.register import Kernels, Operators, elementwise, launched
 from p3kernels.records import Backward, Gradients, activation_of, result_dtype
 
 
@@ -30,11 +31,6 @@ class Outputs(NamedTuple):
 
     mean: Tensor
     var: Tensor
-
-
-def _fake(inputs: Inputs) -> Outputs:
-    empty = torch.empty_like(inputs.mean, dtype=result_dtype(inputs.mean), memory_format=torch.contiguous_format)
-    return Outputs(empty, torch.empty_like(empty))
 
 
 def _native(kernels: Any) -> Kernels[Inputs, Outputs]:
@@ -57,33 +53,29 @@ def _native(kernels: Any) -> Kernels[Inputs, Outputs]:
     return Kernels(forward, backward)
 
 
-def _triton() -> Any:
-    return importlib.import_module("triton_kernels.activation_moments")  # triton is not imported with the package
-
-
-def _triton_forward(inputs: Inputs) -> Outputs:
-    return Outputs(*_triton().forward(inputs.mean, inputs.var, *activation_of(inputs)))
-
-
-def _triton_backward(request: Backward[Inputs, Outputs]) -> Gradients:
-    inputs = request.inputs
-    d_mean, d_var = _triton().backward(*request.d_outputs, inputs.mean, inputs.var, *activation_of(inputs))
-    return {"mean": d_mean, "var": d_var}
-
-
 _OPERATORS = Operators(
     "activation_moments",
     Inputs,
     Outputs,
-    fake=_fake,
-    kernels={"cpu": _native(cpu), "cuda": _native(cuda), "triton": Kernels(_triton_forward, _triton_backward)},
+    fake=elementwise(Outputs),
+    kernels={
+        "cpu": _native(cpu),
+        "cuda": _native(cuda),
+        "triton": launched("triton_kernels.activation_moments", Outputs, ("mean", "var")),
+    },
     differentiable=("mean", "var"),
 )
 
 
-def run_activation_moments(backend: str, mean: Tensor, var: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
-    """The operator of a backend on checked arguments."""
-    out = _OPERATORS(backend, Inputs(mean, var, activation.code, activation.parameter))
+def activation_moments(
+    mean: Tensor, var: Tensor, activation: Activation, reference: Callable[..., Any], backend: str | None
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of an activation, by the chosen backend; `reference` takes its parameter after the moments."""
+    chosen = choose_backend(backend, mean, var)
+    check_moments(mean, var, chosen)
+    if chosen == "reference":
+        return reference(mean, var, activation.parameter)
+    out = _OPERATORS(chosen, Inputs(mean, var, activation.code, activation.parameter))
     return out.mean, out.var
 
 

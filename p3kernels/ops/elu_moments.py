@@ -6,8 +6,7 @@ from torch import Tensor
 
 from p3kernels import checks, reference
 from p3kernels.activations import ELU, Activation, check_parameter
-from p3kernels.backends import choose_backend
-from p3kernels.ops.activation_moments import check_moments, run_activation_moments
+from p3kernels.ops.activation_moments import activation_moments
 
 
 @checks.full_precision
@@ -27,9 +26,5 @@ def elu_moments(mean: Tensor, var: Tensor, alpha: float = 1.0, *, backend: str |
     Returns:
         Mean and variance, of the shape of `mean`; differentiable in `mean` and `var`, twice on the reference backend.
     """
-    chosen = choose_backend(backend, mean, var)
-    check_moments(mean, var, chosen)
     check_parameter("alpha", alpha, positive=True)
-    if chosen == "reference":
-        return reference.elu_moments(mean, var, alpha)
-    return run_activation_moments(chosen, mean, var, Activation(ELU, float(alpha)))
+    return activation_moments(mean, var, Activation(ELU, float(alpha)), reference.elu_moments, backend)

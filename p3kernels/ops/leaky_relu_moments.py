@@ -6,8 +6,7 @@ from torch import Tensor
 
 from p3kernels import checks, reference
 from p3kernels.activations import LEAKY_RELU, Activation, check_parameter
-from p3kernels.backends import choose_backend
-from p3kernels.ops.activation_moments import check_moments, run_activation_moments
+from p3kernels.ops.activation_moments import activation_moments
 
 
 @checks.full_precision
@@ -27,9 +26,6 @@ def leaky_relu_moments(
     Returns:
         Mean and variance, of the shape of `mean`; differentiable in `mean` and `var`, twice on the reference backend.
     """
-    chosen = choose_backend(backend, mean, var)
-    check_moments(mean, var, chosen)
     check_parameter("negative_slope", negative_slope, positive=False)
-    if chosen == "reference":
-        return reference.leaky_relu_moments(mean, var, negative_slope)
-    return run_activation_moments(chosen, mean, var, Activation(LEAKY_RELU, float(negative_slope)))
+    activation = Activation(LEAKY_RELU, float(negative_slope))
+    return activation_moments(mean, var, activation, reference.leaky_relu_moments, backend)

@@ -112,7 +112,7 @@ def mlp_covariance(
     if transform == "unscented" and (chosen == "reference" or var.shape[1] == 0):
         return reference.mlp_unscented(mean, var, weights, biases, between)
     if chosen == "reference":
-        return reference.mlp_covariance(mean, var, weights, biases, activation, activation_parameter, directions)
+        return reference.mlp_covariance(mean, var, weights, biases, activation=between, directions=directions)
     present = [
         weight.new_zeros(weight.shape[0]) if bias is None else bias
         for weight, bias in zip(weights, biases, strict=True)

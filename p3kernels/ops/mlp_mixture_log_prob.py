@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -138,43 +138,36 @@ _OPERATORS = Operators(
 )
 
 
-def _check(
-    action: Tensor,
-    context: Tensor,
-    latent_mean: Tensor,
-    latent_std: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None],
-    std: Tensor,
-    num_samples: int,
-    noise: Tensor | None,
-    sampling: str,
-    rows: Tensor | None,
-    backend: str,
-) -> None:
-    check_action(action, std, backend)
+def _check_rows(action: Tensor, others: Mapping[str, Tensor], backend: str) -> None:
+    """Matrices with a row for every action."""
     batch = action.shape[0]
-    for name, tensor in (("context", context), ("latent_mean", latent_mean), ("latent_std", latent_std)):
+    for name, tensor in others.items():
         checks.check_tensor(name, tensor, 2, backend)
         checks.check_like(name, tensor, "action", action, backend)
         if tensor.shape[0] != batch:
             raise ValueError(f"{name}: expected {batch} rows, as action has, got {checks.shape_text(tensor.shape)}")
-    checks.check_shape("latent_std", latent_std, latent_mean.shape)
-    checks.check_values("latent_std", latent_std)
-    checks.check_layers(context.shape[1] + latent_mean.shape[1], "action", action, weights, biases, backend)
-    if weights[-1].shape[0] != action.shape[1]:
+
+
+def _check_outputs(weights: Sequence[Tensor], actions: int) -> None:
+    if weights[-1].shape[0] != actions:
         raise ValueError(
-            f"weights[{len(weights) - 1}]: expected {action.shape[1]} rows, one an action, "
+            f"weights[{len(weights) - 1}]: expected {actions} rows, one an action, "
             f"got shape {checks.shape_text(weights[-1].shape)}"
         )
-    if isinstance(num_samples, bool) or not isinstance(num_samples, int | torch.SymInt) or num_samples < 1:
-        raise ValueError(f"num_samples: expected an integer >= 1, got {num_samples!r}")
+
+
+def _check_draw(
+    action: Tensor, latents: int, samples: int, noise: Tensor | None, sampling: str, rows: Tensor | None, backend: str
+) -> None:
+    """Where the samples come from."""
+    if isinstance(samples, bool) or not isinstance(samples, int | torch.SymInt) or samples < 1:
+        raise ValueError(f"num_samples: expected an integer >= 1, got {samples!r}")
     if sampling not in SAMPLING:
         raise ValueError(f"sampling: expected one of {', '.join(SAMPLING)}, got {sampling!r}")
     if noise is not None:
         checks.check_tensor("noise", noise, 3, backend)
         checks.check_like("noise", noise, "action", action, backend)
-        checks.check_shape("noise", noise, (num_samples, batch, latent_mean.shape[1]))
+        checks.check_shape("noise", noise, (samples, action.shape[0], latents))
     if rows is not None:
         check_rows(rows, "action", action)
         if noise is not None:
@@ -234,7 +227,13 @@ def mlp_mixture_log_prob(
     """
     chosen = choose_backend(backend, action, context, latent_mean, latent_std, weights, biases, std, noise, rows, seed)
     precision = checks.dot_precision(precision, chosen)
-    _check(action, context, latent_mean, latent_std, weights, biases, std, num_samples, noise, sampling, rows, chosen)
+    check_action(action, std, chosen)
+    _check_rows(action, {"context": context, "latent_mean": latent_mean, "latent_std": latent_std}, chosen)
+    checks.check_shape("latent_std", latent_std, latent_mean.shape)
+    checks.check_values("latent_std", latent_std)
+    checks.check_layers(context.shape[1] + latent_mean.shape[1], "action", action, weights, biases, chosen)
+    _check_outputs(weights, action.shape[1])
+    _check_draw(action, latent_mean.shape[1], num_samples, noise, sampling, rows, chosen)
     between = resolve_activation(activation, activation_parameter)
     on_device = chosen in checks.ON_DEVICE and sampling != "sobol"
     drawn_from = seed_tensor(seed, noise, action.device if on_device else torch.device("cpu"))
@@ -244,7 +243,7 @@ def mlp_mixture_log_prob(
             numbers = batch if rows is None else rows
             noise = latent_noise(drawn_from, num_samples, numbers, columns, sampling, action.dtype, action.device)
         return reference.mlp_mixture_log_prob(
-            action, context, latent_mean, latent_std, weights, biases, std, noise, activation, activation_parameter
+            action, context, latent_mean, latent_std, weights, biases, std, noise, activation=between
         )
     present = [
         weight.new_zeros(weight.shape[0]) if bias is None else bias

@@ -183,7 +183,7 @@ def mlp_moments(
     between = resolve_activation(activation, activation_parameter)
     dots = checks.dot_precision(precision, chosen)
     if chosen == "reference":
-        return reference.mlp_moments(mean, var, weights, biases, activation, activation_parameter)
+        return reference.mlp_moments(mean, var, weights, biases, activation=between)
 
     def fits() -> bool:
         exact = dots == "ieee" and not wants_gradient(mean, var, *weights, *biases)

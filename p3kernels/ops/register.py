@@ -9,6 +9,7 @@ an argument stands in a schema is known here alone.
 from __future__ import annotations
 
 import functools
+import importlib
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,13 @@ from torch import Tensor
 from torch.library import CustomOpDef
 
 from p3kernels.backends import inside_operator
-from p3kernels.records import Backward, Gradients, Inputs, Outputs
+from p3kernels.records import Backward, Gradients, Inputs, Outputs, result_dtype
 
 _SCHEMA_TYPES: dict[Any, str] = {
     Tensor: "Tensor",
     Tensor | None: "Tensor?",
     Sequence[Tensor]: "Tensor[]",
+    Sequence[float]: "float[]",
     int: "SymInt",
     float: "float",
     bool: "bool",
@@ -41,6 +43,52 @@ class Kernels(Generic[Inputs, Outputs]):
     """None where nothing has a gradient."""
     fake: Callable[[Inputs], Outputs] | None = None
     """The outputs' shapes on this backend, where it keeps more than others."""
+
+
+def launched(
+    module: str,
+    outputs: type[Outputs],
+    gradients: Sequence[str] = (),
+    *,
+    forward: str = "forward",
+    backward: str = "backward",
+) -> Kernels[Any, Outputs]:
+    """Kernels by the launchers of a module, imported when they first run: triton is not imported with the package.
+
+    Launchers take everything by name: the fields of the inputs and, a backward launcher, `d_out_<output>` of every
+    output that has a gradient. They return the outputs, or the gradients, in order.
+
+    Args:
+        module: Name of the module.
+        outputs: The op's `NamedTuple` of outputs.
+        gradients: Names of the inputs whose gradients the backward launcher gives; empty where there is none.
+        forward: Name of the forward launcher.
+        backward: Name of the backward launcher.
+    """
+
+    def launch(function: str, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        found = getattr(importlib.import_module(module), function)(**arguments)
+        return found if isinstance(found, tuple) else (found,)
+
+    def run_forward(inputs: Any) -> Outputs:
+        return outputs(*launch(forward, inputs._asdict()))
+
+    def run_backward(request: Backward[Any, Any]) -> Gradients:
+        came = {f"d_out_{name}": value for name, value in request.d_outputs._asdict().items() if value is not None}
+        return dict(zip(gradients, launch(backward, came | request.inputs._asdict()), strict=True))
+
+    return Kernels(run_forward, run_backward if gradients else None)
+
+
+def elementwise(outputs: type[Outputs]) -> Callable[[Any], Outputs]:
+    """The `fake` of an op whose outputs are contiguous and have the shape of its first input."""
+
+    def fake(inputs: Any) -> Outputs:
+        first, count = inputs[0], len(_fields(outputs))
+        empty = torch.empty_like(first, dtype=result_dtype(first), memory_format=torch.contiguous_format)
+        return outputs(*(torch.empty_like(empty) for _ in range(count)))
+
+    return fake
 
 
 class Operators(Generic[Inputs, Outputs]):

@@ -7,20 +7,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from p3kernels.activations import resolve_activation
+from p3kernels.activations import Activation, activation_by_name
 from p3kernels.reference.linearised_activation import linearised_activation
 
 SMALLEST_VAR = 1e-30
 """Under a square root: at variance 0 the gradients are then those of the limit."""
 
 
+@activation_by_name
 def mlp_covariance(
     mean: Tensor,
     var: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
-    activation: str = "elu",
-    activation_parameter: float | None = None,
+    *,
+    activation: Activation,
     directions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Mean [B, A] and covariance [B, A, A]; arguments as for `p3kernels.mlp_covariance`.
@@ -30,7 +31,6 @@ def mlp_covariance(
     Backward from the actions: rows ∂a/∂unit [B, A, H], to which every layer adds what its linearisation leaves over:
     variances, and of the last hidden layer also the curvature that its units share.
     """
-    code, parameter = resolve_activation(activation, activation_parameter)
     hidden = len(weights) - 1
     stochastic = [weights[0][:, weights[0].shape[1] - var.shape[1] :], *weights[1:]]
     layers = []
@@ -45,7 +45,7 @@ def mlp_covariance(
             pre_var = pre_rest  # independent inputs: exact without any tangent
             tangents = _first_tangents(var, directions) @ stochastic[0].t()  # what is carried on with its correlation
             pre_rest = (pre_var - tangents.square().sum(1)).clamp_min(0) if directions is not None else 0 * pre_var
-        units = linearised_activation(pre_mean, pre_var, code, parameter)
+        units = linearised_activation(pre_mean, pre_var, *activation)
         layers.append(units)
         mean = units.mean
         if layer < hidden - 1:

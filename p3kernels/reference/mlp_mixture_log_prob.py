@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from p3kernels.activations import ELU, resolve_activation
+from p3kernels.activations import ELU, Activation, activation_by_name
 from p3kernels.reference.mixture_log_prob import mixture_log_prob
 
 
+@activation_by_name
 def mlp_mixture_log_prob(
     action: Tensor,
     context: Tensor,
@@ -20,11 +21,11 @@ def mlp_mixture_log_prob(
     biases: Sequence[Tensor | None],
     std: Tensor,
     noise: Tensor,
-    activation: str = "elu",
-    activation_parameter: float | None = None,
+    *,
+    activation: Activation,
 ) -> Tensor:
     """log (1/N) Σ_i N(action | actor([context, latent_mean + latent_std ∘ noise_i]), std²), noise [N, B, Z] → [B]."""
-    code, parameter = resolve_activation(activation, activation_parameter)
+    code, parameter = activation
     latent = latent_mean + latent_std * noise
     hidden = torch.cat([context.expand(noise.shape[0], *context.shape), latent], -1)
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):

@@ -65,7 +65,8 @@ def test_a_seed_repeats_and_leaves_the_generator_alone():
     one, before = policy(), torch.get_rng_state()
     first = variance_gap(ESTIMATORS, *one, num_samples=20, seed=3)
     assert torch.equal(torch.get_rng_state(), before)
-    assert variance_gap(ESTIMATORS, *one, num_samples=20, seed=3) == first
+    assert variance_gap(ESTIMATORS, one, num_samples=20, seed=3) == first  # the policy as one record
+    assert variance_gap(ESTIMATORS, **one._asdict(), num_samples=20, seed=3) == first
     assert variance_gap(ESTIMATORS, *one, num_samples=20, seed=4) != first
 
 

@@ -43,7 +43,7 @@ def test_coefficients_are_the_headers():
     ],
 )
 def test_constants_are_the_headers(name, here):
-    text = (HEADER / "moments_math.h").read_text()
+    text = (HEADER / "scalar_math.h").read_text()
     found = re.search(rf"static constexpr float {name} = (\S+)f;", text)
     assert found is not None
     assert float(found[1]) == here.value

@@ -13,6 +13,7 @@ from trainer.algorithms.method import Method
 from trainer.algorithms.methods import parse_method
 from trainer.algorithms.schedule import check_switches
 from trainer.config import (
+    HIDDEN_DIMS,
     ModelConfig,
     PpoConfig,
     ResolvedConfig,
@@ -72,7 +73,7 @@ _PRESETS = {
         mm_share=0.875,
         entropy_coef={"g1-flat": 0.01, "g1-parkour": 0.01},
         init_std={"g1-flat": 1.0, "g1-parkour": 1.0},
-        hidden_dims=(512, 256, 128),
+        hidden_dims=HIDDEN_DIMS,
         extero_latent=None,
         num_learning_epochs=5,
         num_mini_batches=4,

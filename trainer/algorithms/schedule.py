@@ -78,7 +78,7 @@ class EstimatorSchedule:
 
     @property
     def estimator(self) -> Estimator:
-        """The active one."""
+        """The estimator that trains now."""
         return self.method.phases[self.phase]
 
     def advance(self, iteration: int, progress: float, difficulty: float | None = None) -> bool:

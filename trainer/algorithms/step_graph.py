@@ -30,7 +30,7 @@ class Graph(Protocol):
 
 
 class CudaGraph:
-    """torch's."""
+    """A CUDA graph of torch."""
 
     def __init__(self) -> None:
         self._graph = torch.cuda.CUDAGraph()

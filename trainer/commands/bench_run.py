@@ -60,7 +60,7 @@ def bench_engine(
         for _ in range(repeats):
             actions = 0.5 * torch.randn(steps, num_envs, env.num_actions, generator=generator)
             recorded: list[tuple[list, Any, Any]] = []
-            with one_thread():  # as in training
+            with torch.inference_mode(), one_thread():  # as in training
                 for action in actions:
                     begin = time.perf_counter()
                     env.step(action)

@@ -36,7 +36,7 @@ class DeployConfig:
     """Drive a Unitree G1 with an exported policy: damping, stand up, policy, damping. Read docs/robot.md first."""
 
     policy: Annotated[Path, tyro.conf.Positional]
-    """Written by p3 export."""
+    """Policy file that p3 export wrote."""
     interface: str
     """Network interface to the robot, as `ip link` names it; lo for p3 robot-sim on this machine."""
     domain: int = DOMAIN

@@ -24,7 +24,7 @@ class ReplayConfig:
     """Run the log of `p3 deploy` again and compare every command, byte by byte."""
 
     log: Annotated[Path, tyro.conf.Positional]
-    """Written by p3 deploy."""
+    """Log that p3 deploy wrote."""
     policy: Path | None = None
     """The policy; by default the file that the log names."""
     arrays: Path | None = None

@@ -102,7 +102,7 @@ class Simulation:
 
     @property
     def yaw(self) -> float:
-        """Heading."""
+        """Heading of the robot, rad."""
         w, x, y, z = self.root[1]
         return float(np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)))
 
@@ -149,9 +149,9 @@ class RunConfig:
     """Run an exported policy in MuJoCo, at its control rate."""
 
     policy: Annotated[Path, tyro.conf.Positional]
-    """Written by p3 export."""
+    """Policy file that p3 export wrote."""
     seconds: float = 10.0
-    """How long."""
+    """Seconds to simulate."""
     command: tuple[float, float, float] | None = None
     """Forward m/s, left m/s, yaw rate rad/s; the middle of training's forward range by default."""
     terrain: str = PLANE

@@ -54,7 +54,7 @@ class StudyConfig:
     eval_episodes: int = Judging.episodes
     """Episodes at each difficulty."""
     eval_seconds: float = Judging.seconds
-    """Length of an episode."""
+    """Seconds of an episode."""
     eval_seed: int = Judging.seed
     """Seed of the courses and episodes."""
     eval_checkpoints: int = Judging.checkpoints

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 EngineName = Literal["mujoco", "mjlab", "isaaclab", "physx"]
+HIDDEN_DIMS = (512, 256, 128)
+"""Widths of the paper's actor and critic."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,11 @@ class PpoUpdate:
     lam: float = 0.95
     """λ of generalised advantage estimation."""
     num_learning_epochs: int | None = None
-    """Passes over a rollout; 5 in the paper preset, 3 in the cpu preset."""
+    """Passes over a rollout; 5 in the paper preset, 2 in the cpu preset."""
     num_mini_batches: int | None = None
     """Minibatches that a rollout is divided into in each pass; 4 in the paper preset, 8 in the cpu preset."""
     entropy_coef: float | None = None
-    """Weight of the entropy bonus; 0.01 in the paper preset, 0.001 in the cpu preset."""
+    """Weight of the entropy bonus; 0.01 in the paper preset, in the cpu preset 0.001 on the plane and 0 on terrains."""
     clip_param: float = 0.2
     """Range that the likelihood ratio, and the value where it is clipped, may move in."""
     dual_clip: float | None = None
@@ -50,7 +52,7 @@ class PpoUpdate:
     """Norm that the gradients are clipped to, those of the actor and of the critic each."""
     mirror_share: float | None = None
     """Share of a rollout's steps, 0 to 1, that are trained on a second time with left and right exchanged. An update
-    takes about 1.4 times as long with 0.5, 1.8 times with 1. 0 in the paper preset, 1 in the cpu preset for the G1."""
+    takes about 1.4 times as long with 0.5, 1.8 times with 1. 0 in the paper preset, 0.5 in the cpu preset."""
 
 
 @dataclass(frozen=True)

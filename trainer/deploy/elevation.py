@@ -54,7 +54,7 @@ class MapSettings:
 
     @property
     def cells(self) -> int:
-        """N: along one side."""
+        """N, the number of cells along one side."""
         return round(self.size / self.resolution)
 
 

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from trainer.tasks.contract import Contract
+from trainer.tasks.contract import CONVENTIONS, Contract
 from trainer.tasks.robots import G1
 
 _LEG = ("hip_pitch", "hip_roll", "hip_yaw", "knee", "ankle_pitch", "ankle_roll")
@@ -36,15 +36,6 @@ _TORQUES = {
     ".*_ankle_.*|waist_(roll|pitch)": 50.0,
     ".*_shoulder_.*|.*_elbow|.*_wrist_roll": 25.0,
     ".*_wrist_(pitch|yaw)": 5.0,
-}
-_CONVENTIONS = {
-    "ang_vel": "rad/s, body frame",
-    "gravity": "unit vector of gravity, body frame: (0, 0, -1) upright",
-    "command": "forward m/s, left m/s, yaw rate rad/s, body frame",
-    "joint_pos": "rad, relative to default_pos",
-    "joint_vel": "rad/s",
-    "action": "the last action, clipped",
-    "clock": "sine and cosine of the gait's phase, 0 at the start; 0, 0 for a command to stand",
 }
 _SCAN_FRAME = "root, turned by its yaw alone"
 _SCAN_VALUE = "root height - standing height - terrain height"
@@ -79,9 +70,9 @@ def check_contract(contract: Contract) -> None:
     if abs(period - round(period)) > 1e-6 or not 1 <= round(period) <= 100:
         raise ValueError(f"policy: control_hz {contract.control_hz:g}: expected a whole number of milliseconds a step")
     for term in contract.proprio:
-        expected = _CONVENTIONS.get(term.name)
+        expected = CONVENTIONS.get(term.name)
         if expected is None:
-            raise ValueError(f"policy: it needs the observation {term.name!r}; there are {', '.join(_CONVENTIONS)}")
+            raise ValueError(f"policy: it needs the observation {term.name!r}; there are {', '.join(CONVENTIONS)}")
         if term.convention != expected:
             raise ValueError(
                 f"policy: observation {term.name!r} is {term.convention!r} to it and {expected!r} here:"

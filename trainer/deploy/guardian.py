@@ -80,7 +80,7 @@ class Guardian:
 
     @property
     def pid(self) -> int:
-        """Number of its process."""
+        """Number of the guardian's process."""
         return self._process.pid
 
     def feed(self, armed: bool) -> None:
@@ -111,7 +111,7 @@ class Guardian:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The guardian's own life."""
+    """Runs the guardian's process."""
     interface, domain, mode_machine, damping, timeout = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller; this one ends when its work is done
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -14,7 +14,7 @@ class Mode(Enum):
     STAND = 1
     """Joints go slowly to the default pose, and hold it."""
     POLICY = 2
-    """The policy's targets."""
+    """The motors follow the policy's targets."""
 
 
 class Machine:

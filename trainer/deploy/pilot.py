@@ -76,7 +76,7 @@ class Pilot:
 
     @property
     def mode(self) -> Mode:
-        """Now."""
+        """The mode that the robot is in now."""
         return self.machine.mode
 
     def watch(self, reading: Reading) -> bool:

@@ -31,7 +31,7 @@ class Comparison:
     """How a replay went."""
 
     commands: int = 0
-    """Compared."""
+    """Commands that were compared."""
     different: int = 0
     """Commands that are not the log's, byte by byte."""
     targets: int = 0
@@ -105,7 +105,7 @@ class _Run:
         self._due: list[bytes] = []
 
     def take(self, record: Record) -> None:
-        """The next record."""
+        """Takes in the next record of the log."""
         pilot, reading = self._pilot, self._reading
         if record.kind is Kind.STATE:
             self._state(record.data)

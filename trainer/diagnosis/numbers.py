@@ -126,7 +126,7 @@ def diagnose(
 
     begin("data efficiency")
     efficiency = {
-        name: diagnostics.data_efficiency(row.estimator, *subject.states, clip=clip, repeats=row.repeats, seed=seed)
+        name: diagnostics.data_efficiency(row.estimator, subject.states, clip=clip, repeats=row.repeats, seed=seed)
         for name, row in efficiency_rows().items()
     }
     begin("KL scan")
@@ -136,17 +136,17 @@ def diagnose(
     )
     begin("variance gap")
     some = _first(subject.states, sizes.moment_states)
-    gap = diagnostics.variance_gap(estimators, *some, num_samples=sizes.moment_samples, seed=seed)
-    cloud = diagnostics.action_cloud(estimators, *some, actions=pair, seed=seed)
+    gap = diagnostics.variance_gap(estimators, some, num_samples=sizes.moment_samples, seed=seed)
+    cloud = diagnostics.action_cloud(estimators, some, actions=pair, seed=seed)
     begin("correlation")
-    correlation = diagnostics.correlation(estimators, *some, num_samples=sizes.moment_samples, seed=seed)
+    correlation = diagnostics.correlation(estimators, some, num_samples=sizes.moment_samples, seed=seed)
     begin("latent linearity")
     few = _first(subject.states, sizes.linearity_states)
-    linearity = {radius: diagnostics.linearity(*few, radius=radius, seed=seed) for radius in ("unit", "typical")}
+    linearity = {radius: diagnostics.linearity(few, radius=radius, seed=seed) for radius in ("unit", "typical")}
     begin("Shapiro-Wilk tests")
     tested = _first(subject.states, sizes.test_states)
     gaussianity = {
-        str(count): diagnostics.gaussianity(*tested, num_samples=count, seed=seed) for count in sizes.test_samples
+        str(count): diagnostics.gaussianity(tested, num_samples=count, seed=seed) for count in sizes.test_samples
     }
     begin("gradient noise")
     batch = _first(subject.old, sizes.gradient_states)
@@ -176,7 +176,7 @@ def diagnose(
         for name, row in fidelity_rows().items()
     }
     begin("scaling of the gradient noise")
-    scaling = diagnostics.noise_scaling(*batch, advantages, counts=sizes.noise_counts, redraws=sizes.redraws, seed=seed)
+    scaling = diagnostics.noise_scaling(batch, advantages, counts=sizes.noise_counts, redraws=sizes.redraws, seed=seed)
     seconds[list(seconds)[-1]] = time.perf_counter() - started
     jacobian = diagnostics.actor_jacobian(some.actor, some.context, some.latent_mean)
     return Diagnosis(

@@ -50,14 +50,14 @@ class Subject:
     old: LatentPolicy
     """The policy at states of one PPO rollout, before an update of one epoch."""
     new: LatentPolicy
-    """After it."""
+    """The policy after the update."""
     actions: Tensor
     """[B, A]: as taken in that rollout, at the states of `old`."""
     advantages: Tensor
     """[B]."""
     active_latents: int
     settings: dict[str, Any]
-    """What was rolled out."""
+    """Settings of the rollout that the states are from."""
 
 
 def before_switch(checkpoint: RunCheckpoint) -> RunCheckpoint | None:

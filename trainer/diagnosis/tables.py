@@ -11,7 +11,7 @@ from trainer.diagnosis.numbers import Diagnosis
 
 PAPER_EFFICIENCY = {"MC(N=1)": 64.6, "MC(N=5)": 79.3, "MC(N=15)": 89.8, "MC(N=50)": 96.5, "MM": 100.0}
 Columns = Mapping[str, Diagnosis]
-"""By the checkpoint's name."""
+"""Diagnoses by the names of their checkpoints."""
 
 
 def tables(found: Columns) -> list[str]:

@@ -65,7 +65,7 @@ class TaskEnv(VecEnv, abc.ABC):
 
     @property
     def curriculum(self) -> Curriculum | None:
-        """None on the plane."""
+        """The curriculum of the terrains; None on the plane."""
         return self.running.curriculum
 
     @property
@@ -114,6 +114,9 @@ class TaskEnv(VecEnv, abc.ABC):
 
     def begin_anew(self) -> None:
         """New episodes everywhere, at the curriculum's levels; in an engine that cannot, when each running one ends."""
+
+    def rest(self, env_ids: Tensor) -> None:
+        """Tells that nobody looks at env_ids [K] until they begin anew: native MuJoCo spares itself their physics."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.tasks.rotation import yaw_of
+from p3kernels.backends import available_backends
+from p3kernels.cpu import native
 from trainer.tasks.scan import scan_points
 from trainer.tasks.terrains import PIT_FLOOR, Terrain, height_map
 
@@ -25,7 +26,7 @@ class Ground:
 
     def __init__(self, tiles: Sequence[Terrain], device: torch.device | str = "cpu") -> None:
         self._flat = not tiles
-        self._offsets = (scan_points() * (1.0 / MAP_RESOLUTION)).T.contiguous().to(device).unbind()
+        self._offsets = (scan_points() * (1.0 / MAP_RESOLUTION)).T.contiguous().to(device)
         if not tiles:
             return
         half_extent = (max(t.size[0] for t in tiles) / 2, max(t.size[1] for t in tiles) / 2)
@@ -36,11 +37,15 @@ class Ground:
         if self._maps.numel() > torch.iinfo(torch.int32).max:
             raise ValueError(f"tiles: {len(tiles)} are too many for cells that are counted in 32 bits")
         self._middle = (torch.tensor(half_extent) / MAP_RESOLUTION + 1.0).to(device)
+        # A look-up is a dozen small passes in torch, and one in C++: a quarter of what a task costs around the physics.
+        self._native = self._maps.device.type == "cpu" and available_backends()["cpu"].startswith("available")
 
     def height(self, tile: Tensor, points: Tensor) -> Tensor:
         """[K, M]: height of the tiles [K] at points [K, M, 2]; the pit's floor outside them."""
         if self._flat:
             return torch.zeros(points.shape[:-1], device=points.device)
+        if self._native:
+            return native.heights_at_points(self._maps, tile, points.contiguous(), 1.0 / MAP_RESOLUTION, self._middle)
         cell = points * (1.0 / MAP_RESOLUTION) + self._middle
         return self._look_up(tile, cell[..., 0], cell[..., 1])
 
@@ -52,20 +57,23 @@ class Ground:
         cell.add_((tile * (rows * columns)).int()[:, None])
         return self._maps.view(-1).index_select(0, cell.reshape(-1)).view(cell.shape)
 
-    def sole_drop(self, tile: Tensor, points: Tensor) -> Tensor:
-        """[K, F, P]: how far the terrain below points [K, F, P, 3] of the soles lies under each foot's lowest one."""
-        below = self.height(tile, points[..., :2].flatten(1, 2)).view(points.shape[:-1])
-        return points[..., 2].amin(-1, keepdim=True) - below
+    def below_feet(self, tile: Tensor, foot_pos: Tensor, sole_points: Tensor) -> tuple[Tensor, Tensor]:
+        """`RobotState.foot_ground` [K, F] and `sole_drop` [K, F, P] of foot_pos [K, F, 3], sole_points [K, F, P, 3]."""
+        # One look-up for both: what it costs is its number of operations, not its number of points.
+        points = torch.cat([foot_pos[:, :, None], sole_points], 2)
+        height = self.height(tile, points[..., :2].flatten(1, 2)).view(points.shape[:-1])
+        return height[..., 0], sole_points[..., 2].amin(-1, keepdim=True) - height[..., 1:]
 
-    def scan(self, tile: Tensor, root_pos: Tensor, root_quat: Tensor) -> Tensor:
-        """[K, S]: height at the scan points around roots [K, 3], [K, 4] on the tiles [K]."""
+    def scan(self, tile: Tensor, root_pos: Tensor, yaw: Tensor) -> Tensor:
+        """[K, S]: height at the scan points around roots [K, 3] of heading yaw [K] on the tiles [K]."""
         if self._flat:
             return torch.zeros(len(tile), len(self._offsets[0]), device=root_pos.device)
-        yaw = yaw_of(root_quat)[:, None]
-        cos, sin = yaw.cos(), yaw.sin()
+        middle = root_pos[:, :2] * (1.0 / MAP_RESOLUTION) + self._middle
+        if self._native:
+            return native.height_scan(self._maps, tile, middle, yaw.cos(), yaw.sin(), self._offsets)
+        cos, sin = yaw.cos()[:, None], yaw.sin()[:, None]
         # The points' grid in units of cells, turned and moved: x and y apart, which are contiguous then.
         along, across = self._offsets
-        middle = root_pos[:, :2] * (1.0 / MAP_RESOLUTION) + self._middle
         x = torch.addcmul(middle[:, :1], cos, along).addcmul_(sin, across, value=-1)
         y = torch.addcmul(middle[:, 1:], sin, along).addcmul_(cos, across)
         return self._look_up(tile, x, y)

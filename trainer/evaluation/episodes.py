@@ -36,7 +36,7 @@ class Evaluation:
     lifetime: float
     """Seconds until the fall, the end of the course or its edge, or the whole time."""
     reward: float
-    """Sum over the lifetime."""
+    """Sum of the rewards over the lifetime."""
     distance: float
     """Metres from the start, at the end of the lifetime."""
     episodes: int
@@ -53,7 +53,7 @@ class Episodes:
     time: Tensor
     """Seconds until it fell, arrived or left the course; the whole time if it did none of these."""
     reward: Tensor
-    """Sum over that time."""
+    """Sum of the rewards over that time."""
     distance: Tensor
     """Metres from the start, at the end of that time."""
     energy: Tensor
@@ -63,9 +63,9 @@ class Episodes:
     foot_force: Tensor
     """N on the foot that bears more, mean over that time."""
     fell: Tensor
-    """bool."""
+    """bool: whether it fell."""
     arrived: Tensor
-    """bool: traversed its course."""
+    """bool: whether it traversed its course."""
     success: Tensor
     """bool: arrived; on the plane, did not fall and went at least half of what the commands asked for."""
     followed: Tensor
@@ -73,7 +73,7 @@ class Episodes:
     commanded: Tensor
     """Metres that the commands asked for over that time."""
     seconds: float
-    """The whole time."""
+    """Seconds of the whole time."""
 
     @property
     def lifetime(self) -> Tensor:
@@ -94,8 +94,15 @@ class Episodes:
         return torch.where(self.arrived, self.reward * (self.seconds / self.time), self.reward)
 
 
-def run_episodes(act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: float) -> Episodes:
-    """Runs one episode in each environment of `env`, which is at its beginning, up to `seconds`."""
+def run_episodes(act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: float, *, rests: bool = True) -> Episodes:
+    """Runs one episode in each environment of `env`, which is at its beginning, up to `seconds`.
+
+    Args:
+        act: Actions [E, A] of observations [E].
+        env: The environments.
+        seconds: Length of an episode.
+        rests: Whether robots whose episode is over may be left as they are; what is measured is the same.
+    """
     dt = env.task.config.control_dt
     running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
     fell, arrived = torch.zeros_like(running), torch.zeros_like(running)
@@ -120,9 +127,13 @@ def run_episodes(act: Callable[[TensorDict], Tensor], env: TaskEnv, seconds: flo
             force += torch.where(running, env.state.foot_force.norm(dim=-1).amax(-1) * dt, 0.0)
             fell |= running & dones & ~extras["time_outs"]
             arrived |= running & extras["time_outs"] & extras["traversed"]
-            running &= ~dones
-            if not running.any():
-                break
+            over = (running & dones).nonzero().squeeze(-1)
+            if over.shape[0]:
+                running &= ~dones
+                if not running.any():
+                    break
+                if rests:
+                    env.rest(over)
     success = arrived if env.curriculum is not None else ~fell & (followed >= FOLLOWED * commanded)
     return Episodes(
         time=time.cpu(),

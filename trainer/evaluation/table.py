@@ -25,12 +25,12 @@ class Row:
     method: str
     latent: str
     difficulty: float | None
-    """None on the plane."""
+    """Difficulty of the terrains; None on the plane."""
     strength: float
     episodes: dict[str, Episodes]
-    """By terrain."""
+    """Episodes by the name of their terrain."""
     engine: str = "mujoco"
-    """What simulated them."""
+    """Engine that simulated them."""
 
     @property
     def name(self) -> str:

@@ -98,7 +98,7 @@ class ExportedPolicy(nn.Module):
 
     @property
     def output_names(self) -> list[str]:
-        """As `forward` returns them."""
+        """Names of the outputs, in the order in which `forward` returns them."""
         return ["actions", "joint_targets", *(["action_std"] if self.action_std is not None else [])]
 
 

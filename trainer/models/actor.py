@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from p3kernels import LatentMean
 from p3kernels.estimators import Estimator, Policy
 from p3kernels.estimators.gaussian import gaussian_kl
+from trainer.config import HIDDEN_DIMS
 from trainer.models.latent_noise import LatentNoise
 from trainer.models.networks import Latent, mlp
 from trainer.models.ranks import ONE_RANK
@@ -56,10 +57,13 @@ class LatentActor(nn.Module, abc.ABC):
         obs: Observation groups, for their sizes.
         obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold `groups`.
         obs_set: "actor".
-        groups: Names of the groups that the actor reads: those of `body_groups`, and the exteroception's after them
-            where there is one. None for the usual names, with "extero" where the observation set has it.
+        output_dim: A.
+        hidden_dims: Widths of the policy network.
+        init_std: Exploration noise at the beginning.
         scan_shape: Rows and columns of the exteroception; nothing to an actor without it.
         obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
+        groups: Names of the groups that the actor reads: those of `body_groups`, and the exteroception's after them
+            where there is one. None for the usual names, with "extero" where the observation set has it.
     """
 
     body_groups: tuple[str, ...] = ("proprio", "history")
@@ -75,11 +79,18 @@ class LatentActor(nn.Module, abc.ABC):
         obs: TensorDict,
         obs_groups: Mapping[str, Sequence[str]],
         obs_set: str,
-        groups: Sequence[str] | None,
-        scan_shape: Sequence[int],
-        obs_normalization: bool,
+        output_dim: int,
+        hidden_dims: Sequence[int] = HIDDEN_DIMS,
+        init_std: float = 1.0,
+        scan_shape: Sequence[int] = (11, 17),
+        *,
+        obs_normalization: bool = True,
+        groups: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
+        if not init_std > 0:
+            raise ValueError(f"init_std: expected a positive number, got {init_std}")
+        self.num_actions, self.hidden_dims, self.init_std = output_dim, tuple(hidden_dims), init_std
         self.obs_groups = self._groups_read(groups, obs_groups[obs_set], obs_set)
         self.scan_group = self.obs_groups[-1] if len(self.obs_groups) > len(self.body_groups) else None
         self.proprio_size, self.scan_size, self.scan_shape = obs[self.obs_groups[0]].shape[-1], 0, None
@@ -119,11 +130,9 @@ class LatentActor(nn.Module, abc.ABC):
             return obs[self.obs_groups[0]][..., :0]
         return self.scan_normalizer(obs[self.scan_group])
 
-    def _make_policy_network(self, inputs: int, hidden_dims: Sequence[int], outputs: int, init_std: float) -> None:
-        if not init_std > 0:
-            raise ValueError(f"init_std: expected a positive number, got {init_std}")
-        self.mlp = mlp([inputs, *hidden_dims, outputs])
-        self.log_std = nn.Parameter(torch.full((outputs,), math.log(init_std)))
+    def _make_policy_network(self, inputs: int) -> None:
+        self.mlp = mlp([inputs, *self.hidden_dims, self.num_actions])
+        self.log_std = nn.Parameter(torch.full((self.num_actions,), math.log(self.init_std)))
         last = self.mlp[-1]
         assert isinstance(last, nn.Linear)
         with torch.no_grad():  # small first actions: the stance, not a random pose

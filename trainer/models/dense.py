@@ -105,6 +105,19 @@ def _has_kernels() -> bool:
     return available_backends()["cpu"].startswith("available")
 
 
+def _keep(ctx: Any, activated: tuple[bool, ...], outputs: list[Tensor], weights: tuple[Tensor, ...]) -> Tensor:
+    """The last of the layers' outputs; all of them, the input first, are kept for the backward pass."""
+    ctx.activated = activated
+    ctx.save_for_backward(*outputs, *weights)
+    return outputs[-1]
+
+
+def _kept(ctx: Any) -> tuple[int, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The number of layers, their outputs with the input first, and their weights."""
+    layers = len(ctx.activated)
+    return layers, ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
+
+
 class _Dense(torch.autograd.Function):
     """y = f(W_n … f(W_1 x + b_1) … + b_n), f an ELU or nothing, from the outputs of the layers alone."""
 
@@ -118,15 +131,12 @@ class _Dense(torch.autograd.Function):
             else:
                 out = torch.addmm(bias, outputs[-1], weight.t())
             outputs.append(out)
-        ctx.activated = activated
-        ctx.save_for_backward(*outputs, *parameters[::2])
-        return outputs[-1]
+        return _keep(ctx, activated, outputs, parameters[::2])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        layers = len(ctx.activated)
-        outputs, weights = ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
+        layers, outputs, weights = _kept(ctx)
         gradient, own = d_outputs[0], False  # the incoming one belongs to the graph
         d_parameters: list[Tensor] = []
         for layer in reversed(range(layers)):
@@ -175,15 +185,12 @@ class _DenseOnGpu(torch.autograd.Function):
         for weight, bias, active in zip(parameters[::2], parameters[1::2], activated, strict=True):
             out = torch.addmm(bias, outputs[-1], weight.t())
             outputs.append(nn.functional.elu(out, inplace=True) if active else out)
-        ctx.activated = activated
-        ctx.save_for_backward(*outputs, *parameters[::2])
-        return outputs[-1]
+        return _keep(ctx, activated, outputs, parameters[::2])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        layers = len(ctx.activated)
-        outputs, weights = ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
+        layers, outputs, weights = _kept(ctx)
         gradient = d_outputs[0]
         widths = [len(weight) for weight, active in zip(weights, ctx.activated, strict=True) if active]
         # The gradients before the activations side by side: the biases' are their sums over rows.

@@ -1,4 +1,4 @@
-"""The deployed policy of an actor that reads one frame and the scan, without a history."""
+"""Actors that read one frame and the scan, without a history, and their deployed policies."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ import copy
 from typing import ClassVar
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from trainer.models.actor import LatentActor
 from trainer.models.networks import Encoder, Latent
+
+
+class FrameActor(LatentActor):
+    """An actor of the current frame and scan; arguments as for `LatentActor`."""
+
+    body_groups = ("proprio",)
+
+    def normalised(self, obs: TensorDict) -> dict[str, Tensor]:
+        """`frame` [B, P] and `scan` [B, S]."""
+        return {"frame": self.proprio_normalizer(obs[self.obs_groups[0]]), "scan": self.scan_of(obs)}
 
 
 class DeployedFramePolicy(nn.Module):
@@ -22,7 +33,7 @@ class DeployedFramePolicy(nn.Module):
 
     is_recurrent = False
     input_names: ClassVar[list[str]] = ["proprio", "extero"]
-    """As in `forward`."""
+    """Names of the inputs, in the order of `forward`."""
     output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: LatentActor, encoder: Encoder | None) -> None:
@@ -49,7 +60,7 @@ class DeployedBlindFramePolicy(nn.Module):
 
     is_recurrent = False
     input_names: ClassVar[list[str]] = ["proprio"]
-    """As in `forward`."""
+    """Names of the inputs, in the order of `forward`."""
     output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: LatentActor, encoder: Encoder | None) -> None:

@@ -7,7 +7,7 @@ lives here so that rsl_rl's optimiser, checkpoints and multi-GPU code cover it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -27,19 +27,12 @@ class EncoderDecoderActor(LatentActor):
 
     Args:
         obs: Observation groups, for their sizes.
-        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold `groups`.
-        obs_set: "actor".
-        output_dim: A.
-        hidden_dims: Widths of the policy network.
-        init_std: Exploration noise at the beginning.
-        scan_shape: Rows and columns of the exteroception.
+        *arguments: Further arguments of `LatentActor`.
         proprio_latent: Size of the history's latent.
         extero_latent: Size of the scan's latent; nothing without a scan.
         representation_coef: Weight of the representation's loss.
-        obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
-        groups: Names of the proprioception, history and exteroception groups, the last one if there is a scan. None for
-            "proprio", "history", and "extero" where the observation set has it.
         velocity_group: Observation group with the true velocity; None where no velocity is to be estimated.
+        **options: Options of `LatentActor`.
     """
 
     stochastic = True
@@ -48,20 +41,14 @@ class EncoderDecoderActor(LatentActor):
     def __init__(
         self,
         obs: TensorDict,
-        obs_groups: Mapping[str, Sequence[str]],
-        obs_set: str,
-        output_dim: int,
-        hidden_dims: Sequence[int] = (512, 256, 128),
-        init_std: float = 1.0,
-        scan_shape: Sequence[int] = (11, 17),
+        *arguments: Any,
         proprio_latent: int = 10,
         extero_latent: int = 100,
         representation_coef: float = 1.0,
-        obs_normalization: bool = True,
-        groups: Sequence[str] | None = None,
         velocity_group: str | None = "velocity",
+        **options: Any,
     ) -> None:
-        super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
+        super().__init__(obs, *arguments, **options)
         if velocity_group is not None and velocity_group not in obs.keys():  # noqa: SIM118  a TensorDict iterates over rows
             raise ValueError(
                 f"observations: expected the group {velocity_group!r} with the true velocity; name another with the"
@@ -83,10 +70,10 @@ class EncoderDecoderActor(LatentActor):
             velocity_size=velocity,
         )
         self.decoder = Decoder(
-            proprio, output_dim, self.scan_shape, proprio_latent, extero_latent, velocity_size=velocity
+            proprio, self.num_actions, self.scan_shape, proprio_latent, extero_latent, velocity_size=velocity
         )
         inputs = proprio + velocity + proprio_latent + extero_latent
-        self._make_policy_network(inputs, hidden_dims, output_dim, init_std)
+        self._make_policy_network(inputs)
 
     def normalised(self, obs: TensorDict) -> dict[str, Tensor]:
         """Proprioception `frame` [B, P], `history` [B, H·P] and `scan` [B, S]."""
@@ -184,7 +171,7 @@ class DeployedPolicy(nn.Module):
 
     is_recurrent = False
     input_names: ClassVar[list[str]] = ["proprio", "history", "extero"]
-    """As in `forward`."""
+    """Names of the inputs, in the order of `forward`."""
     output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: EncoderDecoderActor) -> None:
@@ -222,7 +209,7 @@ class DeployedBlindPolicy(nn.Module):
 
     is_recurrent = False
     input_names: ClassVar[list[str]] = ["proprio", "history"]
-    """As in `forward`."""
+    """Names of the inputs, in the order of `forward`."""
     output_names: ClassVar[list[str]] = ["actions"]
 
     def __init__(self, actor: EncoderDecoderActor) -> None:

@@ -7,15 +7,17 @@ A minibatch of moment matching would else be several hundred launches of a few m
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from p3kernels.backends import choose_backend, on_gpu
-from p3kernels.ops.register import Kernels, Operators
-from p3kernels.records import Backward, Gradients
+from p3kernels.ops.register import Kernels, Operators, launched
+from p3kernels.records import Backward, Gradients, Inputs, Outputs
+
+LAUNCHERS = "triton_kernels.update_terms"
 
 
 def fused(*tensors: Tensor) -> bool:
@@ -30,7 +32,30 @@ def fused(*tensors: Tensor) -> bool:
 
 
 def _triton() -> Any:
-    return importlib.import_module("triton_kernels.update_terms")  # triton is not imported with the package
+    return importlib.import_module(LAUNCHERS)  # triton is not imported with the package
+
+
+def _operators(
+    name: str,
+    inputs: type[Inputs],
+    outputs: type[Outputs],
+    fake: Callable[[Inputs], Outputs],
+    gradients: Sequence[str] = (),
+    *,
+    empty: bool = False,
+) -> Operators[Inputs, Outputs]:
+    """An op of the launchers `<name>` and `<name>_backward` alone, with first derivatives."""
+    kernels = launched(LAUNCHERS, outputs, gradients, forward=name, backward=f"{name}_backward")
+    return Operators(
+        name,
+        inputs,
+        outputs,
+        fake=fake,
+        kernels={"triton": kernels},
+        differentiable=gradients,
+        twice=False,
+        empty=empty,
+    )
 
 
 class _HeadsInputs(NamedTuple):
@@ -52,25 +77,7 @@ def _heads_fake(inputs: _HeadsInputs) -> _Heads:
     return _Heads(*(first.new_empty(rows, size) for size in sizes))
 
 
-def _heads_forward(inputs: _HeadsInputs) -> _Heads:
-    return _Heads(*_triton().latent_heads(*inputs))
-
-
-def _heads_backward(request: Backward[_HeadsInputs, _Heads]) -> Gradients:
-    d_first, d_second = _triton().latent_heads_backward(*request.d_outputs, *request.inputs)
-    return {"first": d_first, "second": d_second}
-
-
-_HEADS = Operators(
-    "latent_heads",
-    _HeadsInputs,
-    _Heads,
-    fake=_heads_fake,
-    kernels={"triton": Kernels(_heads_forward, _heads_backward)},
-    differentiable=("first", "second"),
-    twice=False,
-    empty=True,
-)
+_HEADS = _operators("latent_heads", _HeadsInputs, _Heads, _heads_fake, ("first", "second"), empty=True)
 
 
 def latent_heads(first: Tensor, second: Tensor, first_latent: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,9 +110,9 @@ class _PolicyInputs(NamedTuple):
         return self.log_prob, self.old_log_prob, self.advantage, self.value, self.old_value, self.returns
 
     @property
-    def clips(self) -> tuple[float, float | None, bool]:
+    def clips(self) -> Any:
         """As the launchers take them: a `dual_clip` of 0 is none."""
-        return self.clip, self.dual_clip or None, self.clips_value
+        return _triton().Clips(self.clip, self.dual_clip or None, self.clips_value)
 
 
 class _PolicyTerms(NamedTuple):
@@ -118,12 +125,12 @@ def _policy_fake(inputs: _PolicyInputs) -> _PolicyTerms:
 
 
 def _policy_forward(inputs: _PolicyInputs) -> _PolicyTerms:
-    return _PolicyTerms(*_triton().policy_terms(inputs.rows_of, inputs.kl, inputs.drawn, *inputs.clips))
+    return _PolicyTerms(*_triton().policy_terms(inputs.rows_of, inputs.kl, inputs.drawn, inputs.clips))
 
 
 def _policy_backward(request: Backward[_PolicyInputs, _PolicyTerms]) -> Gradients:
     inputs = request.inputs
-    d_log_prob, d_value = _triton().policy_terms_backward(request.d_outputs.losses, inputs.rows_of, *inputs.clips)
+    d_log_prob, d_value = _triton().policy_terms_backward(request.d_outputs.losses, inputs.rows_of, inputs.clips)
     return {"log_prob": d_log_prob, "value": d_value}
 
 
@@ -183,23 +190,7 @@ def _errors_fake(inputs: _ErrorsInputs) -> _Errors:
     return _Errors(inputs.mask.new_empty(len(inputs.predictions)))
 
 
-def _errors_forward(inputs: _ErrorsInputs) -> _Errors:
-    return _Errors(_triton().squared_errors(*inputs))
-
-
-def _errors_backward(request: Backward[_ErrorsInputs, _Errors]) -> Gradients:
-    return {"predictions": _triton().squared_errors_backward(request.d_outputs.errors, *request.inputs)}
-
-
-_ERRORS = Operators(
-    "squared_errors",
-    _ErrorsInputs,
-    _Errors,
-    fake=_errors_fake,
-    kernels={"triton": Kernels(_errors_forward, _errors_backward)},
-    differentiable=("predictions",),
-    twice=False,
-)
+_ERRORS = _operators("squared_errors", _ErrorsInputs, _Errors, _errors_fake, ("predictions",))
 
 
 def squared_errors(
@@ -221,13 +212,7 @@ class _KlInputs(NamedTuple):
     mean: Tensor
     std: Tensor
     first_latent: int
-    first_share: float
-    second_share: float
-
-    @property
-    def latents(self) -> tuple[int, tuple[float, float]]:
-        """As the launchers take them."""
-        return self.first_latent, (self.first_share, self.second_share)
+    shares: Sequence[float]
 
 
 class _Kl(NamedTuple):
@@ -238,31 +223,12 @@ def _kl_fake(inputs: _KlInputs) -> _Kl:
     return _Kl(inputs.mean.new_empty(()))
 
 
-def _kl_forward(inputs: _KlInputs) -> _Kl:
-    return _Kl(_triton().latent_kl(inputs.mean.contiguous(), inputs.std.contiguous(), *inputs.latents))
-
-
-def _kl_backward(request: Backward[_KlInputs, _Kl]) -> Gradients:
-    inputs = request.inputs
-    mean, std = inputs.mean.contiguous(), inputs.std.contiguous()
-    d_mean, d_std = _triton().latent_kl_backward(request.d_outputs.kl, mean, std, *inputs.latents)
-    return {"mean": d_mean, "std": d_std}
-
-
-_KL = Operators(
-    "latent_kl",
-    _KlInputs,
-    _Kl,
-    fake=_kl_fake,
-    kernels={"triton": Kernels(_kl_forward, _kl_backward)},
-    differentiable=("mean", "std"),
-    twice=False,
-)
+_KL = _operators("latent_kl", _KlInputs, _Kl, _kl_fake, ("mean", "std"))
 
 
 def latent_kl(mean: Tensor, std: Tensor, first_latent: int, shares: tuple[float, float]) -> Tensor:
     """[]: Σ KL(N(mean, std²) ‖ N(0, 1)) of mean and std [B, Z], columns before `first_latent` times the first share."""
-    return _KL("triton", _KlInputs(mean, std, first_latent, *shares)).kl
+    return _KL("triton", _KlInputs(mean, std, first_latent, shares)).kl
 
 
 class _BoundsInputs(NamedTuple):
@@ -283,18 +249,7 @@ def _bounds_fake(inputs: _BoundsInputs) -> _Bounds:
     return _Bounds(norms.new_empty(2), norms.new_empty(()), norms.new_empty((), dtype=torch.bool))
 
 
-def _bounds_forward(inputs: _BoundsInputs) -> _Bounds:
-    return _Bounds(*_triton().gradient_bounds(*inputs))
-
-
-_BOUNDS = Operators(
-    "gradient_bounds",
-    _BoundsInputs,
-    _Bounds,
-    fake=_bounds_fake,
-    kernels={"triton": Kernels(_bounds_forward)},
-    twice=False,
-)
+_BOUNDS = _operators("gradient_bounds", _BoundsInputs, _Bounds, _bounds_fake)
 
 
 def gradient_bounds(norms: Tensor, loss: Tensor, first: int, max_norm: float) -> tuple[Tensor, Tensor, Tensor]:

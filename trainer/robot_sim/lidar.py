@@ -131,7 +131,7 @@ class LidarPublisher:
         self._waiting: deque[tuple[int, bool, bytes]] = deque()
 
     def __call__(self, robot: SimulatedRobot) -> None:
-        """One tick."""
+        """Publishes what is due after a tick of the robot."""
         self._points.append(self._lidar.fire(robot.data, POINTS * TICK_MS // CLOUD_MS))
         if robot.tick % ODOMETRY_MS == 0:
             at, turn = self._drift(*self._lidar.pose(robot.data))

@@ -91,7 +91,7 @@ class SimulatedRobot:
             self.gantry.see(self.tick, kp, motors["q"].astype(np.float64))
 
     def advance(self) -> None:
-        """One tick."""
+        """Simulates one tick."""
         for _ in range(self._substeps):
             if self.gantry is not None:
                 self.gantry.pull(self.data, self.tick)

@@ -23,7 +23,7 @@ class Arm:
 
     @property
     def command(self) -> str:
-        """Its options, for tables."""
+        """The arm's options, as tables show them."""
         return " ".join(self.options)
 
 
@@ -71,7 +71,7 @@ class Plan:
     """Tested with Holm's correction over all of them and both measures; a study without any only describes."""
 
     def contrasts_of(self, arms: Sequence[str]) -> tuple[Contrast, ...]:
-        """Those between these arms."""
+        """The contrasts between these arms."""
         return tuple(one for one in self.contrasts if one.first in arms and one.second in arms)
 
 
@@ -151,7 +151,7 @@ class Judging:
     difficulties: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6)
     """Difficulties of the courses: stairs, gaps and stones, in equal parts."""
     episodes: int = 64
-    """At each difficulty."""
+    """Episodes at each difficulty."""
     seconds: float = 20.0
     """Length of an episode; the task's, which the slowest command needs for its course."""
     seed: int = 2000

@@ -45,5 +45,5 @@ class Campaign:
         return ["trainer.study.judge", *judge.arguments(run, size)]
 
     def keep(self, run: Run) -> None:
-        """Its record."""
+        """Keeps the record of a run."""
         write_record(run, self._planned.size, self._planned.records)

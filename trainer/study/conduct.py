@@ -252,7 +252,7 @@ class ProgressLine:
         return time.monotonic() - self._at >= (_DRAW_SECONDS if self._tty else _LINE_SECONDS)
 
     def show(self, text: str) -> None:
-        """How far it is."""
+        """Shows how far the study is."""
         due = self.due()
         if due:
             self._at = time.monotonic()
@@ -265,7 +265,7 @@ class ProgressLine:
             self._report(text)
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         self._erase()
         self._report(text)
 

@@ -37,11 +37,11 @@ class Test:
     mean: float
     """Mean of the differences of success, first − second."""
     interval: tuple[float, float]
-    """Student's, 95 %."""
+    """95 % interval of that mean, by Student's t."""
     wins: int
     """Seeds on which the first is better."""
     p: float
-    """Two-sided, exact sign flips."""
+    """Two-sided p-value, by all flips of signs."""
     p_holm: float
     equivalence: float
     """p of equivalence within ± `MARGIN`."""
@@ -49,7 +49,7 @@ class Test:
 
     @property
     def finding(self) -> str:
-        """What it counts as."""
+        """What the contrast counts as."""
         differs, alike = self.p_holm <= LEVEL, self.equivalence_holm <= LEVEL
         if differs:
             better = self.contrast.first if self.mean > 0 else self.contrast.second
@@ -65,7 +65,7 @@ class Findings:
     records: dict[str, dict[int, Record]]
     """By arm, in the study's order, and by seed."""
     trunks: dict[int, Record] = field(default_factory=dict)
-    """By seed."""
+    """Records of the trunks by their seeds."""
     unfinished: list[str] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
 

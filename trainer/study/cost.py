@@ -125,7 +125,7 @@ def cost_table(costs: dict[str, Cost]) -> str:
 
 
 def write_section(costs: dict[str, Cost], config: CostConfig, command: str, elapsed: float) -> str:
-    """As Markdown."""
+    """Writes the section as Markdown."""
     rows = config.num_envs * 24
     made_with = ", ".join(f"{name} {version}" for name, version in versions().items())
     about = (

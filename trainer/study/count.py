@@ -103,10 +103,9 @@ class Count:
     seconds: float
     """Least on an H100 with the products in float32, operation by operation."""
     seconds_tf32: float
-    """In TF32."""
+    """The same with the products in TF32."""
     calls: tuple[Call, ...] = ()
     """What was asked of our operators, which grow by tiles: `operators.totals` counts them at their own sizes."""
-
     live: tuple[float, ...] = ()
     """Bytes that were allocated after each allocation: `peak` is the most of them, at other sizes another one."""
     held: tuple[float, ...] = ()

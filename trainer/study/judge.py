@@ -199,7 +199,7 @@ def arguments(run: Run, size: Size) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """What the study starts."""
+    """Runs in the process that the study starts: judges a checkpoint."""
     default = Judging()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run_dir", type=Path)

@@ -25,11 +25,11 @@ class Run:
     given: tuple[str, ...]
     """What comes after `p3 train`."""
     trunk: Run | None = None
-    """What it continues."""
+    """The run that it continues."""
 
     @property
     def path(self) -> Path:
-        """Its directory."""
+        """The directory of the run."""
         return self.config.run_dir
 
     @property

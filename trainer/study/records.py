@@ -49,7 +49,7 @@ class Record:
     evaluated: list[tuple[float, float]]
     """Steps, and the success at difficulty 0.2 while training."""
     judged: Judged
-    """Nothing for a trunk."""
+    """How the run was judged; nothing for a trunk."""
     seconds: float
     """Seconds of training, the trunk's included."""
     judging_seconds: float

@@ -211,7 +211,7 @@ def _paper_slope() -> float:
 
 
 def write_section(counts: Counts, config: ScaleConfig, command: str) -> str:
-    """As Markdown."""
+    """Writes the section as Markdown."""
     rows = {method: scaled(counts, method, config.counted, config.num_envs) for method in counts}
     made_with = ", ".join(f"{name} {version}" for name, version in versions().items())
     low, high = config.counted

@@ -21,6 +21,16 @@ VERSION = 1
 """Counted up whenever a field changes its meaning."""
 STANDING_COMMAND = 0.1
 """m/s and rad/s: a command whose norm is not more asks to stand, and stops the clock."""
+CONVENTIONS = {
+    "ang_vel": "rad/s, body frame",
+    "gravity": "unit vector of gravity, body frame: (0, 0, -1) upright",
+    "command": "forward m/s, left m/s, yaw rate rad/s, body frame",
+    "joint_pos": "rad, relative to default_pos",
+    "joint_vel": "rad/s",
+    "action": "the last action, clipped",
+    "clock": "sine and cosine of the gait's phase, 0 at the start; 0, 0 for a command to stand",
+}
+"""What the parts of the proprioception are, by their names."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class History:
     length: int
     """Frames, the newest among them."""
     order: str = "oldest_first"
-    """Or newest_first."""
+    """Order of the frames: oldest_first or newest_first."""
     layout: str = "frame_major"
     """frame_major: frame by frame, each with all terms; term_major: term by term, each with all frames."""
     fill: str = "first_frame"
@@ -154,7 +164,7 @@ class Contract:
 
     @property
     def proprio_size(self) -> int:
-        """P."""
+        """P, the number of columns."""
         return sum(term.size for term in self.proprio)
 
     def to_dict(self) -> dict[str, Any]:

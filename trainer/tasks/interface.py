@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainer.tasks.contract import Contract, History, Scan, Term
+from trainer.tasks.contract import CONVENTIONS, Contract, History, Scan, Term
 from trainer.tasks.robots import by_pattern
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.stride import by_joint
@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
 ACTION_CLIP = 10.0
 """Actions are cut to ± this: ten times what a motor's quarter effort holds is beyond every joint's range."""
-_CONVENTIONS = {
-    "ang_vel": "rad/s, body frame",
-    "gravity": "unit vector of gravity, body frame: (0, 0, -1) upright",
-    "command": "forward m/s, left m/s, yaw rate rad/s, body frame",
-    "joint_pos": "rad, relative to default_pos",
-    "joint_vel": "rad/s",
-    "action": "the last action, clipped",
-    "clock": "sine and cosine of the gait's phase, 0 at the start; 0, 0 for a command to stand",
-}
 _SIZES = {"clock": 2}
 _BY_JOINT = ("joint_pos", "joint_vel", "action")
 
@@ -37,7 +28,7 @@ def contract_of(config: TaskConfig) -> Contract:
             name=name,
             size=robot.num_joints if name in _BY_JOINT else _SIZES.get(name, 3),
             joints=robot.joint_names if name in _BY_JOINT else (),
-            convention=_CONVENTIONS[name],
+            convention=CONVENTIONS[name],
             noise=widths[name],
         )
         for name in config.proprio

@@ -261,7 +261,7 @@ class LocomotionTask:
 
     def noisy(self, proprio: Tensor, generator: torch.Generator) -> Tensor:
         """[E, P] with the noise of the robot's sensors."""
-        return proprio + self._noise * (2 * self._uniform(generator, *proprio.shape) - 1)
+        return proprio + self._uniform(generator, *proprio.shape).mul_(2).sub_(1).mul_(self._noise)
 
     def scan(self, state: RobotState) -> Tensor:
         """[E, S]: how far the terrain lies below where it would be under a robot standing, to ±1 m."""
@@ -284,7 +284,7 @@ class LocomotionTask:
             clean: [E, P]: `proprio(state, episode)`, where it is there already.
         """
         scan = self.scan(state)
-        noise = self.config.noise.scan * (2 * self._uniform(generator, *scan.shape) - 1)
+        noise = self._uniform(generator, *scan.shape).mul_(2).sub_(1).mul_(self.config.noise.scan)
         velocity = self.velocity(state)
         clean = self.proprio(state, episode) if clean is None else clean
         privileged = {
@@ -299,7 +299,7 @@ class LocomotionTask:
         return {
             "proprio": episode.history[:, -1],
             "history": episode.history.flatten(1),
-            "extero": scan + noise,
+            "extero": noise.add_(scan),
             "velocity": velocity,
             "critic": torch.cat([clean, *(privileged[name] for name in self.privileged_terms)], -1),
         }

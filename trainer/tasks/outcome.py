@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from tensordict import TensorDict
@@ -31,7 +32,7 @@ class Outcome:
     """What a control step led to, before any new episode begins."""
 
     observations: TensorDict
-    """The groups, finite."""
+    """The observation groups; every number is finite."""
     rates: Tensor
     """[R, E]: the reward terms before their weights, in the order of `TaskConfig.rewards`; 0 where broken."""
     terms: Tensor
@@ -56,12 +57,12 @@ class Outcome:
     episode_length: Tensor
     """[E] int64: its control steps so far."""
 
-    @property
+    @functools.cached_property
     def timed_out(self) -> Tensor:
         """[E] bool: ended for a reason that says nothing against the policy."""
         return (self.out_of_time | self.traversed) & ~self.terminated
 
-    @property
+    @functools.cached_property
     def done(self) -> Tensor:
         """[E] bool."""
         return self.terminated | self.timed_out

@@ -16,7 +16,7 @@ class Dynamics:
     restitution: Range = (0.0, 0.1)
     """Restitution of the robot on the terrain, where contacts have one: in PhysX, not in MuJoCo."""
     added_mass: Range = (-1.0, 3.0)
-    """On the trunk, kg."""
+    """Mass added to the trunk, kg."""
     com_xy: Range = (-0.05, 0.05)
     """Shift of the trunk's centre of mass, m."""
     com_z: Range = (-0.01, 0.01)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from trainer.tasks.rotation import rotate_inverse, wrap_angle
 from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
@@ -183,7 +184,7 @@ def clearance(state: RobotState, episode: Episode, context: RewardContext) -> Te
 
 def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Feet that are pushed sideways more than they are borne, as by a riser or the side of a stone."""
-    sideways, upwards = state.foot_force[..., :2].norm(dim=-1), state.foot_force[..., 2].abs()
+    sideways, upwards = vector_norm(state.foot_force[..., :2], dim=-1), state.foot_force[..., 2].abs()
     return ((sideways > context.stumble_ratio * upwards) & (sideways > CONTACT_FORCE)).float().sum(-1)
 
 

@@ -89,7 +89,7 @@ class RobotSpec:
     name: str
     joint_names: tuple[str, ...]
     motors: tuple[Motor, ...]
-    """One a joint."""
+    """Motors of the joints, one each."""
     default_pos: tuple[float, ...]
     """The stance that action 0 asks for."""
     action_scale: tuple[float, ...]
@@ -97,7 +97,7 @@ class RobotSpec:
     standing_height: float
     """Height of the root above the ground in the stance."""
     feet: tuple[str, ...]
-    """Body names."""
+    """Names of the feet's bodies."""
     sole: tuple[float, float, float]
     """The sole's centre in the foot's frame."""
     trunk: str

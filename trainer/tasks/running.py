@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from trainer.tasks.actuation import ActionDelay, sample_motors
 from trainer.tasks.curriculum import Curriculum
@@ -139,11 +140,11 @@ class RunningTask:
         episode, ranges = self.episode, self.task.config.dynamics
         episode.push_left = episode.push_left - 1
         due = (episode.push_left <= 0).nonzero().squeeze(-1)
-        if not len(due):
+        if not (count := due.shape[0]):
             return None
         low, high = ranges.push_velocity
-        velocity = low + (high - low) * torch.rand(len(due), 2, generator=self.generator, device=self.task.device)
-        episode.push_left[due] = self.task.sample_steps(ranges.push_interval, len(due), self.generator)
+        velocity = low + (high - low) * torch.rand(count, 2, generator=self.generator, device=self.task.device)
+        episode.push_left[due] = self.task.sample_steps(ranges.push_interval, count, self.generator)
         return due, velocity
 
     def after_physics(self, state: RobotState, broken: Tensor, warning: str | None = None) -> Outcome:
@@ -161,14 +162,16 @@ class RunningTask:
         terms = task.weighted(rates)
         clean = self._remember()
         groups = task.observe(state, episode, self.generator, clean)
-        unfit = ~torch.isfinite(torch.stack([value.sum(-1) for value in groups.values()])).all(0)
-        broken = broken | unfit | ~torch.isfinite(terms.sum(0))
+        total, weighed = terms.sum(0), torch.stack([value.sum(-1) for value in groups.values()])
+        broken = broken | ~torch.isfinite(total + weighed.sum(0))  # a sum is finite where all of it is
         if broken.any():
+            unfit = ~torch.isfinite(weighed).all(0)
             why = warning or self._why_broken(groups, terms)
             for name, value in groups.items():
                 value[unfit] = self.observations[name][unfit]
             rates, terms = torch.where(broken, 0.0, rates), torch.where(broken, 0.0, terms)
-        reward = task.config.control_dt * terms.sum(0)
+            total = terms.sum(0)
+        reward = task.config.control_dt * total
         traversed = self._traversed() & ~broken
         terminated = task.terminated(state) | broken | (self._left_tile() & ~traversed)
         reward = reward - task.config.fall_penalty * (terminated & ~broken)
@@ -205,7 +208,7 @@ class RunningTask:
         }
         extras["log"] |= self._logged_curriculum()
         ended = outcome.done.nonzero().squeeze(-1)
-        if len(ended):
+        if ended.shape[0]:
             extras["episodes"] = {
                 "reward": outcome.episode_return[ended],
                 "length": outcome.episode_length[ended].float(),
@@ -257,18 +260,18 @@ class RunningTask:
         episode.air_time = torch.where(contact, 0.0, episode.air_time + dt)
         episode.contact_time = torch.where(contact, episode.contact_time + dt, 0.0)
         wanted = episode.command[:, :2]
-        speed = wanted.norm(dim=-1)
+        speed = vector_norm(wanted, dim=-1)
         along = (wanted * self.state.planar_velocity).sum(-1) / speed.clamp(min=1e-6)
         episode.commanded_distance = episode.commanded_distance + dt * speed
         episode.followed_distance = episode.followed_distance + dt * along
         episode.command_left = episode.command_left - 1
         expired = (episode.command_left <= 0).nonzero().squeeze(-1)
-        if len(expired):
-            episode.command[expired], episode.command_left[expired] = self.task.sample_command(
-                len(expired), self.generator
-            )
+        if count := expired.shape[0]:
+            episode.command[expired], episode.command_left[expired] = self.task.sample_command(count, self.generator)
         episode.command = self.task.steered(self.state, episode)
+        moving = episode.is_moving
         episode.clock = self.task.clock(episode)
+        episode.know(is_moving=moving)  # a new clock does not change it
 
     def _remember(self) -> Tensor:
         """Appends the current proprioception, as the sensors give it, to the history; returns it without noise."""
@@ -285,7 +288,7 @@ class RunningTask:
         return f"{unfit[0]} is not finite" if unfit else "the simulator's state is absurdly large"
 
     def _distance(self) -> Tensor:
-        return (self.state.root_pos[:, :2] - self.episode.spawn).norm(dim=-1)
+        return vector_norm(self.state.root_pos[:, :2] - self.episode.spawn, dim=-1)
 
     def _followed(self) -> Tensor:
         return self.episode.followed_distance >= FOLLOWED * self.episode.commanded_distance
@@ -311,7 +314,7 @@ class RunningTask:
             return
         config, episode = self.task.config, self.episode
         left = (self.task.max_steps - episode.step[ended]).clamp(min=0) * config.control_dt
-        asked = episode.commanded_distance[ended] + left * episode.command[ended, :2].norm(dim=-1)
+        asked = episode.commanded_distance[ended] + left * vector_norm(episode.command[ended, :2], dim=-1)
         way = torch.minimum(self._goal[self.tile_of[ended]], asked)
         failed = self._distance()[ended] < config.demote_below * way
         if config.demote_on_fall:
@@ -321,7 +324,7 @@ class RunningTask:
 
     def draw_start(self, env_ids: Tensor) -> Start:
         """Draws where and how new episodes of env_ids [K] begin."""
-        count, task, generator = len(env_ids), self.task, self.generator
+        count, task, generator = env_ids.shape[0], self.task, self.generator
         device, robot = task.device, task.config.robot
         uniform = torch.rand(count, 5, generator=generator, device=device)
         if self.curriculum is None:
@@ -354,7 +357,7 @@ class RunningTask:
 
     def begin(self, env_ids: Tensor, state: RobotState) -> None:
         """Begins the episodes of env_ids [K] at the states [K] that the engine put their `Start` into."""
-        episode, task, count = self.episode, self.task, len(env_ids)
+        episode, task, count = self.episode, self.task, env_ids.shape[0]
         first_time = not hasattr(self, "state")
         if first_time:  # everyone begins
             self.state = state
@@ -371,16 +374,15 @@ class RunningTask:
         episode.clock.index_copy_(0, env_ids, rows.clock)
         first = task.proprio(state, rows)
         rows.history = task.noisy(first, self.generator)[:, None].repeat(1, task.config.history, 1)
-        history = episode.history.clone()  # observations already given away are views of it
-        episode.history = history.index_copy_(0, env_ids, rows.history)
+        # A copy: observations already given away are views of it.
+        episode.history = episode.history.index_copy(0, env_ids, rows.history)
         fresh = task.observe(state, rows, self.generator, first)
         if first_time:
             self.observations = TensorDict(fresh, batch_size=[self.num_envs])
             return
         # The observations before the reset belong to the step's outcome: the new rows go into a copy.
-        self.observations = self.observations.clone()
-        for name, value in fresh.items():
-            self.observations[name].index_copy_(0, env_ids, value)
+        groups = {name: self.observations[name].index_copy(0, env_ids, value) for name, value in fresh.items()}
+        self.observations = TensorDict(groups, batch_size=[self.num_envs])
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors from which `load_state_dict` continues bit for bit, but for the robots' state."""

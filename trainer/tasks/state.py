@@ -6,6 +6,7 @@ engine's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -42,6 +43,10 @@ class _Batched:
         if name not in self._derived:
             self._derived[name] = compute()
         return self._derived[name]
+
+    def know(self, **derived: Tensor) -> None:
+        """Takes what follows from the fields, by the names of the properties, from whoever has computed it already."""
+        self._derived.update(derived)
 
     def rows(self, index: Tensor) -> dict[str, Tensor]:
         """Every field at the rows `index` [K], as copies."""
@@ -200,7 +205,7 @@ class Episode(_Batched):
         history: tuple[int, int],
         device: torch.device | str = "cpu",
     ) -> Episode:
-        """All zero."""
+        """A state of zeros."""
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(num_envs, *shape, device=device)
@@ -241,12 +246,18 @@ class Episode(_Batched):
 
     def _swing(self) -> Tensor:
         feet = self.contact_time.shape[1]
-        middles = torch.tensor([middle(foot, feet) for foot in range(feet)], device=self.clock.device)
-        return bump(self.clock, middles)
+        return bump(self.clock, _middles(feet, self.clock.device))
 
     def select(self, index: Tensor) -> Episode:
         """The buffers of the environments `index` [K] alone, as copies."""
         return Episode(**self.rows(index))
+
+
+@functools.cache
+def _middles(feet: int, device: torch.device) -> Tensor:
+    """[F]: the phases in the middle of the feet's swings."""
+    with torch.inference_mode(False):  # kept beyond the rollout that asks first
+        return torch.tensor([middle(foot, feet) for foot in range(feet)], device=device)
 
 
 def _turned(vector: Tensor, yaw: Tensor) -> Tensor:

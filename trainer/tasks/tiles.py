@@ -26,7 +26,7 @@ class TileGrid:
     terrains: tuple[str, ...]
     """Names; an environment's type is an index into it."""
     difficulties: tuple[float, ...]
-    """By row."""
+    """Difficulty of each row."""
     variants: int
     """Tiles of one terrain and difficulty, with different random stones."""
     soft: bool
@@ -59,7 +59,7 @@ class TileGrid:
 
     @property
     def num_rows(self) -> int:
-        """Difficulties."""
+        """The number of difficulties."""
         return len(self.difficulties)
 
     @property

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from p3kernels import MomentMatching, MonteCarlo
-from p3kernels.diagnostics import data_efficiency, sampled_moments
+from p3kernels.diagnostics import LatentPolicy, data_efficiency, sampled_moments
 from p3kernels.estimators import Estimator
 
 ACTIVE_VAR = 0.01
@@ -95,16 +95,15 @@ def latent_scalars(actor: Actor, observations: Any, *, clip: float, seed: int) -
     numbers = (context, mean, std, action_std, actor.mlp(torch.cat([context, mean], -1)), *actor.mlp.parameters())
     if not all(bool(tensor.isfinite().all()) for tensor in numbers):
         return {}
+    policy = LatentPolicy(actor.mlp, context, mean, std, action_std)
     estimators: dict[str, Estimator] = {"trained": actor.estimator, "n1": MonteCarlo(1), "n15": MonteCarlo(15)}
     scalars = {
-        f"d_eff/{name}": data_efficiency(
-            estimator, actor.mlp, context, mean, std, action_std, clip=clip, seed=seed
-        ).share
+        f"d_eff/{name}": data_efficiency(estimator, policy, clip=clip, seed=seed).share
         for name, estimator in estimators.items()
     }
-    matched = MomentMatching().policy(actor.mlp, context, mean, std, action_std)
+    matched = MomentMatching().policy(*policy)
     generator = torch.Generator(mean.device).manual_seed(seed)
-    sampled = sampled_moments(actor.mlp, context, mean, std, LATENT_SAMPLES, generator)
+    sampled = sampled_moments(*policy[:4], LATENT_SAMPLES, generator)
     scalars["policy/latent_share"] = (sampled.var / action_std.double().square()).sum(-1).mean().item()
     scalars["policy/latent_action_std"] = sampled.var.mean().sqrt().item()
     scalars["policy/latent_action_std_mm"] = matched.latent_var.mean().sqrt().item()

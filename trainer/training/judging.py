@@ -31,7 +31,7 @@ class NoJudge:
     best: dict[str, float] | None = None
 
     def is_due(self, iteration: int) -> bool:
-        """Never."""
+        """False: nothing is ever judged."""
         return False
 
     def judge(self, actor: LatentActor, iteration: int, save_best: Callable[[], None]) -> tuple[dict[str, float], str]:

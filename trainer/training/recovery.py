@@ -42,7 +42,7 @@ class Recovery:
         return self.trouble >= self._after
 
     def describe(self, iteration: int) -> str:
-        """What happened, for messages."""
+        """What happened, as messages say it."""
         return f"iteration {iteration}: trouble in {self.trouble} iterations in a row"
 
     def return_to(self, path: Path, iteration: int) -> None:

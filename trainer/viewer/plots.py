@@ -13,7 +13,7 @@ import viser.uplot
 from trainer.viewer.session import Spread
 
 SECONDS = 10.0
-"""That the plots reach back."""
+"""Seconds that the plots reach back."""
 HEIGHT = 160
 ALL_ACTIONS = "all (mean)"
 

@@ -40,7 +40,7 @@ class Tally:
     """What has happened since the session began."""
 
     episodes: int = 0
-    """That ended."""
+    """Episodes that have ended."""
     falls: int = 0
     traversed: int = 0
     """Courses walked to their goal."""
@@ -159,7 +159,7 @@ class Session:
         return (self.env.state.root_pos[0, :2] - self.env.episode.spawn[0]).norm().item()
 
     def spread(self) -> Spread:
-        """At the present observation."""
+        """Spread of the actions at the present observation."""
         with torch.no_grad(), one_thread():
             actor = self.actor
             context, latent = actor.encode(self.env.get_observations())

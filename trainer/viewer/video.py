@@ -63,7 +63,7 @@ class _Bar:
         self._terminal = sys.stderr.isatty()
 
     def show(self, done: int) -> None:
-        """After so many steps."""
+        """Shows the progress after so many steps."""
         passed = time.monotonic() - self._begin
         if passed - self._shown < (0.2 if self._terminal else 10.0) and done < self._total:
             return

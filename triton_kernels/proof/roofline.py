@@ -43,7 +43,7 @@ class Step:
 
     @property
     def least_us(self) -> float:
-        """What binds."""
+        """Microseconds of what binds: memory or arithmetic."""
         return max(self.memory_us, self.math_us)
 
 

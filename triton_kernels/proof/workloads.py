@@ -149,8 +149,9 @@ def minibatch(inputs: Inputs) -> Sequence[Tensor]:
     log_prob, _, kl = gaussian_head.forward(*head)
     found += gaussian_head.backward(log_prob, none, none, *head, wants_d_action=False)
     rows_of = (log_prob, packed[:, 96], packed[:, 100], normal(rows), packed[:, 104], packed[:, 108])
-    losses, _ = update_terms.policy_terms(rows_of, kl, None, 0.2, None, True)
-    found += update_terms.policy_terms_backward(losses, rows_of, 0.2, None, True)
+    clips = update_terms.Clips(0.2, None, True)
+    losses, _ = update_terms.policy_terms(rows_of, kl, None, clips)
+    found += update_terms.policy_terms_backward(losses, rows_of, clips)
     predictions = normal(rows, PROPRIO), normal(rows, SCAN), velocity
     targets = [packed[:, 112 : 112 + prediction.shape[1]] for prediction in predictions]
     pairs = (predictions, targets, packed[:, 108], losses[0], 1.0)

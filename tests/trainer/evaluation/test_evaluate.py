@@ -19,7 +19,7 @@ from trainer.evaluation.statistics import mean_interval, share_interval, t_quant
 from trainer.evaluation.table import Row, markdown, numbers
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
 from trainer.runs.policy import acting_in, load_candidate
-from trainer.tasks import TASKS, LocomotionTask
+from trainer.tasks import TASKS, LocomotionTask, make_task
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,46 @@ def test_common_random_numbers_whatever_the_policy_does():
         drawn.append(env.generator.get_state())
     assert ended == [False, True]
     assert torch.equal(*drawn)
+
+
+def test_robots_that_rest_change_nothing_that_is_measured(monkeypatch):
+    """Robots whose episode is over are simulated no more: the others' episodes are the same, bit for bit."""
+
+    def act(observations):
+        return 0.5 * observations["proprio"][:, :1].expand(-1, 6).contiguous()
+
+    simulated, found = {}, {}
+    for rests in (True, False):
+        env = MujocoEnv(make_task("walker-parkour"), 32, seed=3, difficulty=0.4, auto_reset=False, num_threads=1)
+        rows, simulate = [], env.engine.simulate
+        monkeypatch.setattr(env.engine, "simulate", lambda *a, s=simulate, r=rows: (r.append(len(a[0])), s(*a))[1])
+        found[rests] = vars(run_episodes(act, env, 4.0, rests=rests))
+        simulated[rests] = sum(rows)
+    assert simulated[True] < 0.8 * simulated[False]
+    assert found[True]["fell"].sum() > 0
+    for name, value in found[False].items():
+        same = torch.equal(found[True][name], value) if isinstance(value, torch.Tensor) else found[True][name] == value
+        assert same, name
+
+
+def test_a_robot_that_rests_wakes_when_it_begins_anew():
+    env = MujocoEnv(make_task("walker-parkour"), 2, seed=0, auto_reset=False, num_threads=1)
+    kept = env.state_dict()
+    action = torch.full((2, 6), 0.5)
+    env.rest(torch.tensor([1]))
+    before = env.state.root_pos.clone()
+    env.step(action)
+    moved = (env.state.root_pos != before).any(-1)
+    assert moved.tolist() == [True, False]
+    env.load_state_dict(kept)
+    env.step(action)
+    assert (env.state.root_pos != before).any(-1).all()
+    env.rest(torch.tensor([0, 1]))
+    env.step(action)  # nobody is left
+    env.begin_anew()
+    before = env.state.root_pos.clone()
+    env.step(action)
+    assert (env.state.root_pos != before).any(-1).all()
 
 
 def test_strength_scales_what_is_randomised_and_nothing_else():

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from p3kernels import LatentMean
 from trainer.algorithms.method import Method
 from trainer.config import EncoderConfig
-from trainer.models.actor import LatentActor, Policy, RepresentationLoss
-from trainer.models.frame_policy import deployed_frame_policy
+from trainer.models.actor import Policy, RepresentationLoss
+from trainer.models.frame_policy import FrameActor, deployed_frame_policy
 from trainer.models.networks import Encoder, Latent, mlp
 
 
@@ -33,49 +33,32 @@ def method() -> Method:
     return Method("spr", actor=f"{__name__}:SprActor", phases=(LatentMean(),), options=EncoderConfig)
 
 
-class SprActor(LatentActor):
+class SprActor(FrameActor):
     """Frame and scan → z; the policy acts on the frame and z.
 
     Args:
-        obs: Observation groups, for their sizes.
-        obs_groups: rsl_rl's observation sets; `obs_groups[obs_set]` must hold `groups`.
-        obs_set: "actor".
-        output_dim: A.
-        hidden_dims: Widths of the policy network.
-        init_std: Exploration noise at the beginning.
-        scan_shape: Rows and columns of the exteroception.
+        *arguments: Arguments of `LatentActor`.
         proprio_latent: Size of the frame's latent.
         extero_latent: Size of the scan's latent; nothing without a scan.
         representation_coef: Weight of the prediction's loss.
         prediction_steps: K.
         ema_decay: What the target keeps of itself at an optimiser step.
         dynamics_hidden: Widths of the dynamics model.
-        obs_normalization: Running mean and variance of the inputs, frozen over rollout and update.
-        groups: Names of the proprioception and, if there is a scan, exteroception groups. None for "proprio", and
-            "extero" where the observation set has it.
+        **options: Options of `LatentActor`.
     """
-
-    body_groups = ("proprio",)
 
     def __init__(
         self,
-        obs: TensorDict,
-        obs_groups: Mapping[str, Sequence[str]],
-        obs_set: str,
-        output_dim: int,
-        hidden_dims: Sequence[int] = (512, 256, 128),
-        init_std: float = 1.0,
-        scan_shape: Sequence[int] = (11, 17),
+        *arguments: Any,
         proprio_latent: int = 10,
         extero_latent: int = 100,
         representation_coef: float = 0.5,
         prediction_steps: int = 3,
         ema_decay: float = 0.99,
         dynamics_hidden: Sequence[int] = (256, 256),
-        obs_normalization: bool = True,
-        groups: Sequence[str] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(obs, obs_groups, obs_set, groups, scan_shape, obs_normalization)
+        super().__init__(*arguments, **options)
         if prediction_steps < 1:
             raise ValueError(f"prediction_steps: expected at least 1, got {prediction_steps}")
         if not 0.0 <= ema_decay < 1.0:
@@ -87,13 +70,9 @@ class SprActor(LatentActor):
             self.proprio_size, self.scan_shape, proprio_latent, extero_latent, stochastic=False, velocity_size=0
         )
         latent_size = proprio_latent + extero_latent
-        self.dynamics = mlp([latent_size + output_dim, *dynamics_hidden, latent_size])
-        self._make_policy_network(self.proprio_size + latent_size, hidden_dims, output_dim, init_std)
+        self.dynamics = mlp([latent_size + self.num_actions, *dynamics_hidden, latent_size])
+        self._make_policy_network(self.proprio_size + latent_size)
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
-
-    def normalised(self, obs: TensorDict) -> dict[str, Tensor]:
-        """`frame` [B, P] and `scan` [B, S]."""
-        return {"frame": self.proprio_normalizer(obs[self.obs_groups[0]]), "scan": self.scan_of(obs)}
 
     def encode_normalised(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Latent]:
         """The frame [B, P] and z."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trainer.engines.ground import Ground
 from trainer.tasks.robots import RobotSpec
+from trainer.tasks.rotation import yaw_of
 from trainer.tasks.scan import scan_points
 from trainer.tasks.state import RobotState
 from trainer.tasks.terrains import PIT_FLOOR
@@ -128,6 +129,7 @@ class StateReader:
         root_pos = data.root_link_pos_w - origin
         forces = self._contacts.data.net_forces_w
         assert forces is not None
+        foot_ground, sole_drop = self._ground.below_feet(tile, foot_pos.nan_to_num(), points.nan_to_num())
         return RobotState(
             root_pos=root_pos,
             root_quat=data.root_link_quat_w.clone(),
@@ -141,13 +143,14 @@ class StateReader:
             foot_force=forces[:, self._foot_sensors],
             body_contact=(forces[:, self._trunk_sensors].norm(dim=-1) > _TRUNK_TOUCH).any(-1),
             scan=self._scan(tile, root_pos, origin),
-            foot_ground=self._ground.height(tile, foot_pos[..., :2].nan_to_num()),
-            sole_drop=self._ground.sole_drop(tile, points.nan_to_num()),
+            foot_ground=foot_ground,
+            sole_drop=sole_drop,
             dynamics=self.dynamics.clone(),
         )
 
     def _scan(self, tile: Tensor, root_pos: Tensor, origin: Tensor) -> Tensor:
         if self._scan_from_maps:
-            return self._ground.scan(tile, root_pos.nan_to_num(), self.robot.data.root_link_quat_w.nan_to_num())
+            yaw = yaw_of(self.robot.data.root_link_quat_w.nan_to_num())
+            return self._ground.scan(tile, root_pos.nan_to_num(), yaw)
         scan = self._scanner.data.ray_hits_w[:, self._rays, 2] - origin[:, 2:]
         return torch.where(torch.isfinite(scan), scan, PIT_FLOOR)  # a ray beyond the terrain's edge hits nothing

@@ -99,7 +99,7 @@ class JointTargets(ActionTerm):
 
     @property
     def action_dim(self) -> int:
-        """A."""
+        """A, the number of actions."""
         return self._env.managed.task.num_actions
 
     @property
@@ -113,14 +113,14 @@ class JointTargets(ActionTerm):
         return self._targets
 
     def process_actions(self, actions: Tensor) -> None:
-        """Once a control step."""
+        """Takes the actions of a control step."""
         self._raw = actions
         self._targets, pushes = self._env.managed.act(actions)
         if pushes is not None:
             self._push(*pushes)
 
     def apply_actions(self) -> None:
-        """Once a physics step."""
+        """Gives the motors their targets, once a physics step."""
         reader = self._env.reader
         late = self._env.managed.next_targets(self._env.cfg.decimation)
         reader.robot.set_joint_position_target(self._targets if late is None else late, joint_ids=reader.joints)

@@ -54,9 +54,9 @@ class TileCfg(SubTerrainBaseCfg):
 
     function = tile_meshes
     terrains: tuple[str, ...] = ("flat",)
-    """The task's."""
+    """Terrains of the task."""
     difficulties: tuple[float, ...] = (0.0,)
-    """By row."""
+    """Difficulty of each row."""
     variants: int = 1
     soft: bool = False
     """Whether the grid has columns with filled pits."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from trainer.engines.ground import Ground
 from trainer.engines.mjcf.model import as_slice, sole_sites
 from trainer.tasks.robots import RobotSpec
+from trainer.tasks.rotation import yaw_of
 from trainer.tasks.state import RobotState
 
 
@@ -68,7 +69,7 @@ class StateReader:
             dynamics: [K, 5].
             origin: [K, 3]: of the tiles, where the world has many; None where the tile's frame is the world's.
         """
-        count, feet = len(qpos), len(self.robot.feet)
+        count, feet = qpos.shape[0], len(self.robot.feet)
         if self.robot.planar:
             zero = torch.zeros_like(qpos[:, 0])
             root_pos = torch.stack([qpos[:, 0], zero, qpos[:, 1]], -1)
@@ -83,7 +84,9 @@ class StateReader:
         if origin is not None:
             root_pos, foot_pos = root_pos - origin, foot_pos - origin[:, None]
             sole_points = sole_points - origin[:, None, None]
-        return RobotState(
+        yaw = yaw_of(root_quat)
+        foot_ground, sole_drop = ground.below_feet(tile, foot_pos, sole_points)
+        state = RobotState(
             root_pos=root_pos,
             root_quat=root_quat,
             root_lin_vel=lin_vel,
@@ -93,12 +96,13 @@ class StateReader:
             joint_torque=sensors[:, self._torque],
             foot_pos=foot_pos,
             foot_vel=sensors[:, self._foot_vel].view(count, feet, 3),
-            foot_force=-sensors[:, self._foot_force].view(
-                count, feet, 3
-            ),  # MuJoCo's is that of the foot on the terrain
+            # MuJoCo's is that of the foot on the terrain.
+            foot_force=-sensors[:, self._foot_force].view(count, feet, 3),
             body_contact=(sensors[:, self._trunk_touch] > 1.0).any(-1),
-            scan=ground.scan(tile, root_pos, root_quat),
-            foot_ground=ground.height(tile, foot_pos[..., :2]),
-            sole_drop=ground.sole_drop(tile, sole_points),
+            scan=ground.scan(tile, root_pos, yaw),
+            foot_ground=foot_ground,
+            sole_drop=sole_drop,
             dynamics=dynamics,
         )
+        state.know(yaw=yaw)
+        return state

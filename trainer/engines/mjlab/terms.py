@@ -44,7 +44,7 @@ class WalkCommandCfg(CommandTermCfg):
     """Not used: the task says when a command ends."""
 
     def build(self, env: ManagerBasedRlEnv) -> WalkCommand:
-        """The term."""
+        """Makes the term of an environment."""
         return WalkCommand(self, env)
 
 
@@ -129,7 +129,7 @@ class WalkActionCfg(ActionTermCfg):
     entity_name: str = ENTITY
 
     def build(self, env: ManagerBasedRlEnv) -> WalkAction:
-        """The term."""
+        """Makes the term of an environment."""
         return WalkAction(self, env)
 
 
@@ -138,7 +138,7 @@ class WalkAction(ActionTerm):
 
     @property
     def action_dim(self) -> int:
-        """A."""
+        """A, the number of actions."""
         return walk(self._env).running.task.num_actions
 
     @property

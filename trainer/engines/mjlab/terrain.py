@@ -26,9 +26,9 @@ class TileCfg(SubTerrainCfg):
     """A column of a task's tiles (`trainer/tasks/tiles.py`), as native MuJoCo has it for the same seed."""
 
     terrains: tuple[str, ...] = ("flat",)
-    """The task's."""
+    """Terrains of the task."""
     difficulties: tuple[float, ...] = (0.0,)
-    """By row."""
+    """Difficulty of each row."""
     variants: int = 1
     soft: bool = False
     """Whether the grid has columns with filled pits."""
@@ -44,7 +44,7 @@ class TileCfg(SubTerrainCfg):
 
     @property
     def grid(self) -> TileGrid:
-        """All tiles."""
+        """The grid of all tiles."""
         return TileGrid(tuple(self.terrains), tuple(self.difficulties), self.variants, self.soft)
 
     def function(self, difficulty: float, spec: mujoco.MjSpec, rng: np.random.Generator) -> TerrainOutput:

@@ -72,6 +72,7 @@ class MujocoEngine:
         self.tile_of = torch.zeros(num_envs, dtype=torch.int64)
         self.dynamics = torch.zeros(num_envs, 5)
         self.motors: Tensor | None = None
+        self._resting = np.zeros(num_envs, dtype=bool)
         self._state = np.zeros((num_envs, mujoco.mj_stateSize(base, _FULL_STATE)))
         self._sensors = np.zeros((num_envs, base.nsensordata))
         self._nq, self._nv = base.nq, base.nv
@@ -128,6 +129,7 @@ class MujocoEngine:
             qpos[:, :3] = root_pos
             qpos[:, 3], qpos[:, 6] = torch.cos(0.5 * yaw), torch.sin(0.5 * yaw)
         qpos[:, self._reader.joint_qpos] = joint_pos
+        self._resting[rows] = False
         self._state[rows] = 0.0
         self._state[rows, 1 : 1 + self._nq] = qpos
         self._sensors[rows] = 0.0
@@ -188,18 +190,39 @@ class MujocoEngine:
         held = targets if targets.dim() == 3 else targets[:, None]
         self._controls[:, :, self._reader.control] = held.numpy()
         _WARNINGS.clear()
-        self.simulate(self._models, self._state, self._controls)
-        state, sensors = self._trajectory[:, -1], self._sensor_trajectory[:, -1]
+        rows: slice | np.ndarray = slice(None)
+        models = self._models
+        if self._resting.any():
+            rows = np.flatnonzero(~self._resting)
+            models = [self._models[row] for row in rows.tolist()]
+        state, sensors = self.simulate(models, self._state[rows], self._controls[rows])
         # Finite but absurd is broken too: float32 observations would overflow next.
-        fine = (np.abs(state).max(1) < 1e6) & (np.abs(sensors).max(1) < 1e9)
-        np.copyto(self._state, state, where=fine[:, None])
-        np.copyto(self._sensors, sensors, where=fine[:, None])
-        if not fine.all():  # the state before may be what was not finite
-            self._state[~fine] = np.nan_to_num(self._state[~fine], nan=0.0, posinf=0.0, neginf=0.0)
-        return self._read(slice(None)), torch.from_numpy(~fine)
+        fine = (np.abs(state).max(1, initial=0.0) < 1e6) & (np.abs(sensors).max(1, initial=0.0) < 1e9)
+        broken = np.zeros(self.num_envs, dtype=bool)
+        broken[rows] = ~fine
+        if not fine.all():
+            rows, state, sensors = np.arange(self.num_envs)[rows][fine], state[fine], sensors[fine]
+            # The state before may be what was not finite.
+            self._state[broken] = np.nan_to_num(self._state[broken], nan=0.0, posinf=0.0, neginf=0.0)
+        self._state[rows], self._sensors[rows] = state, sensors
+        return self._read(slice(None)), torch.from_numpy(broken)
 
-    def simulate(self, models: list[mujoco.MjModel], state: np.ndarray, controls: np.ndarray) -> None:
-        """The simulator alone: from state [E, S] under controls [E, decimation, U] into the engine's buffers."""
+    def rest(self, env_ids: Tensor) -> None:
+        """Leaves env_ids [K] as they are, without simulating them, until they are reset: nobody looks any more."""
+        self._resting[env_ids.numpy()] = True
+
+    def simulate(
+        self, models: list[mujoco.MjModel], state: np.ndarray, controls: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The simulator alone: K robots from state [K, S] under controls [K, decimation, U].
+
+        Returns:
+            Their state and sensors after it, [K, S] and [K, D], in buffers that the next call writes into.
+        """
+        count = len(models)
+        trajectory, sensors = self._trajectory[:count], self._sensor_trajectory[:count]
+        if not count:
+            return trajectory[:, -1], sensors[:, -1]
         self._rollout.rollout(
             models,
             self._data,
@@ -207,9 +230,10 @@ class MujocoEngine:
             controls,
             skip_checks=True,
             nstep=self.decimation,
-            state=self._trajectory,
-            sensordata=self._sensor_trajectory,
+            state=trajectory,
+            sensordata=sensors,
         )
+        return trajectory[:, -1], sensors[:, -1]
 
     def current_inputs(self) -> tuple[list[mujoco.MjModel], np.ndarray, np.ndarray]:
         """Arguments for `simulate` that repeat the last control step's work from the present state, as copies."""
@@ -262,6 +286,7 @@ class MujocoEngine:
                     f"engine {name}: expected shape {expected}, got {tuple(state[name].shape)}; a run of an earlier"
                     " version can be evaluated and played, not continued"
                 )
+        self._resting[:] = False
         self._state[:], self._sensors[:] = state["state"].numpy(), state["sensors"].numpy()
         self.tile_of.copy_(state["tile_of"])
         self.dynamics.copy_(state["dynamics"])

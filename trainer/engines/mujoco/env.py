@@ -93,6 +93,10 @@ class MujocoEnv(TaskEnv):
         start = self.running.draw_start(env_ids)
         self.running.begin(env_ids, self.engine.reset(env_ids, **vars(start)))
 
+    def rest(self, env_ids: Tensor) -> None:
+        """Spares itself env_ids [K], whose episodes are over, until they begin anew."""
+        self.engine.rest(env_ids)
+
     def state_dict(self) -> dict[str, Any]:
         """Tensors from which `load_state_dict` continues bit for bit."""
         return {"engine": self.engine.state_dict(), **self.running.state_dict()}

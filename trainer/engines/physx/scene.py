@@ -163,7 +163,7 @@ class StandInScene:
             entity.reset(env_ids)
 
     def write_data_to_sim(self) -> None:
-        """Targets, into the drives."""
+        """Writes the targets into the drives."""
         self["robot"].write_data_to_sim()
 
     def update(self, dt: float) -> None:
@@ -192,11 +192,11 @@ class StandInSimulation:
         return
 
     def is_playing(self) -> bool:
-        """Always."""
+        """True: the physics runs whenever it is stepped."""
         return True
 
     def has_gui(self) -> bool:
-        """Never."""
+        """False: there is no window."""
         return False
 
     has_rtx_sensors = has_gui
@@ -214,7 +214,7 @@ class StandInSimulation:
         self.scene.view.advance()
 
     def clear_all_callbacks(self) -> None:
-        """There are none."""
+        """Does nothing: there are no callbacks."""
 
     clear_instance = clear_all_callbacks
 

@@ -20,6 +20,33 @@ from pxr import Gf, Sdf, Usd, UsdGeom, UsdPhysics, UsdShade, Vt
 WORLD, GROUND, ENVS, ROBOT = "/World", "/World/ground", "/World/envs", "Robot"
 _X = np.array([1.0, 0.0, 0.0])
 _KINDS = Sdf.ValueTypeNames
+_SCENE = {
+    "Bool": ("enable_stabilization", "enable_enhanced_determinism", "enable_external_forces_every_iteration"),
+    "Float": ("friction_offset_threshold", "friction_correlation_distance"),
+    "UInt": (
+        "min_position_iteration_count",
+        "max_position_iteration_count",
+        "min_velocity_iteration_count",
+        "max_velocity_iteration_count",
+    ),
+}
+"""Settings of the scene by the type of PhysX's attribute, which has Isaac Lab's name in camelCase."""
+_ARTICULATION = {
+    "Bool": ("enabled_self_collisions",),
+    "Int": ("solver_position_iteration_count", "solver_velocity_iteration_count"),
+}
+"""Settings of a robot, in the same way."""
+_BODY = {
+    "Bool": ("disable_gravity", "retain_accelerations"),
+    "Float": (
+        "linear_damping",
+        "angular_damping",
+        "max_linear_velocity",
+        "max_angular_velocity",
+        "max_depenetration_velocity",
+    ),
+}
+"""Settings of a robot's bodies, in the same way."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +101,16 @@ def _set(prim: Usd.Prim, name: str, kind: Any, value: Any) -> None:
         prim.CreateAttribute(name, kind).Set(value)
 
 
+def _set_all(prim: Usd.Prim, schema: str, names: dict[str, tuple[str, ...]], cfg: Any) -> None:
+    """Applies a schema of PhysX and sets the attributes that have the name of a setting."""
+    prim.AddAppliedSchema(f"{schema[0].upper()}{schema[1:]}API")
+    for kind, some in names.items():
+        for name in some:
+            first, *others = name.split("_")
+            attribute = first + "".join(map(str.capitalize, others))
+            _set(prim, f"{schema}:{attribute}", getattr(_KINDS, kind), getattr(cfg, name))
+
+
 def _write_scene(stage: Usd.Stage, cfg: Any) -> None:
     """The attributes are those that Isaac Lab's simulation context sets."""
     scene = UsdPhysics.Scene.Define(stage, f"{WORLD}/physicsScene")
@@ -82,25 +119,16 @@ def _write_scene(stage: Usd.Stage, cfg: Any) -> None:
     scene.CreateGravityDirectionAttr(Gf.Vec3f(*map(float, gravity / magnitude)))
     scene.CreateGravityMagnitudeAttr(magnitude)
     prim, physx = scene.GetPrim(), cfg.physx
-    prim.AddAppliedSchema("PhysxSceneAPI")
     for name, kind, value in (
         ("timeStepsPerSecond", _KINDS.UInt, round(1.0 / cfg.dt)),
         ("enableGPUDynamics", _KINDS.Bool, False),
         ("broadphaseType", _KINDS.Token, "MBP"),
         ("solverType", _KINDS.Token, "TGS" if physx.solver_type == 1 else "PGS"),
         ("enableCCD", _KINDS.Bool, physx.enable_ccd),
-        ("enableStabilization", _KINDS.Bool, physx.enable_stabilization),
-        ("enableEnhancedDeterminism", _KINDS.Bool, physx.enable_enhanced_determinism),
-        ("enableExternalForcesEveryIteration", _KINDS.Bool, physx.enable_external_forces_every_iteration),
         ("bounceThreshold", _KINDS.Float, physx.bounce_threshold_velocity),
-        ("frictionOffsetThreshold", _KINDS.Float, physx.friction_offset_threshold),
-        ("frictionCorrelationDistance", _KINDS.Float, physx.friction_correlation_distance),
-        ("minPositionIterationCount", _KINDS.UInt, physx.min_position_iteration_count),
-        ("maxPositionIterationCount", _KINDS.UInt, physx.max_position_iteration_count),
-        ("minVelocityIterationCount", _KINDS.UInt, physx.min_velocity_iteration_count),
-        ("maxVelocityIterationCount", _KINDS.UInt, physx.max_velocity_iteration_count),
     ):
         _set(prim, f"physxScene:{name}", kind, value)
+    _set_all(prim, "physxScene", _SCENE, physx)
 
 
 def _write_ground(stage: Usd.Stage, mesh: Mesh | None, cfg: Any) -> None:
@@ -143,14 +171,7 @@ def _write_robot(stage: Usd.Stage, root: str, model: mujoco.MjModel, spawn: Any)
             _write_shape(stage, path, model, int(geom))
     base = stage.GetPrimAtPath(paths[1])  # here, and not on its parent, it says which link is the root
     UsdPhysics.ArticulationRootAPI.Apply(base)
-    base.AddAppliedSchema("PhysxArticulationAPI")
-    props = spawn.articulation_props
-    for name, kind, value in (
-        ("enabledSelfCollisions", _KINDS.Bool, props.enabled_self_collisions),
-        ("solverPositionIterationCount", _KINDS.Int, props.solver_position_iteration_count),
-        ("solverVelocityIterationCount", _KINDS.Int, props.solver_velocity_iteration_count),
-    ):
-        _set(base, f"physxArticulation:{name}", kind, value)
+    _set_all(base, "physxArticulation", _ARTICULATION, spawn.articulation_props)
     UsdGeom.Scope.Define(stage, f"{root}/joints")
     for body in range(2, model.nbody):
         _write_joint(stage, f"{root}/joints", model, body, paths)
@@ -177,17 +198,7 @@ def _write_body(prim: Usd.Prim, model: mujoco.MjModel, body: int, props: Any) ->
     mass.CreateCenterOfMassAttr(_vec3f(model.body_ipos[body]))
     mass.CreateDiagonalInertiaAttr(_vec3f(model.body_inertia[body]))
     mass.CreatePrincipalAxesAttr(_quatf(model.body_iquat[body]))
-    prim.AddAppliedSchema("PhysxRigidBodyAPI")
-    for name, kind, value in (
-        ("disableGravity", _KINDS.Bool, props.disable_gravity),
-        ("retainAccelerations", _KINDS.Bool, props.retain_accelerations),
-        ("linearDamping", _KINDS.Float, props.linear_damping),
-        ("angularDamping", _KINDS.Float, props.angular_damping),
-        ("maxLinearVelocity", _KINDS.Float, props.max_linear_velocity),
-        ("maxAngularVelocity", _KINDS.Float, props.max_angular_velocity),
-        ("maxDepenetrationVelocity", _KINDS.Float, props.max_depenetration_velocity),
-    ):
-        _set(prim, f"physxRigidBody:{name}", kind, value)
+    _set_all(prim, "physxRigidBody", _BODY, props)
     prim.AddAppliedSchema("PhysxContactReportAPI")
     _set(prim, "physxContactReport:threshold", _KINDS.Float, 0.0)
 

@@ -80,7 +80,7 @@ def test_the_scan_sees_the_maps(env: Any, measured: Measured) -> None:
     """The ray-caster's scan, turned with the robots, is what the maps have at its points, but for edges."""
     running, ground = env.simulation.managed.running, env.simulation.managed.ground
     seen = env.state.scan
-    expected = ground.scan(running.tile_of, env.state.root_pos, env.state.root_quat)
+    expected = ground.scan(running.tile_of, env.state.root_pos, env.state.yaw)
     same = (seen - expected).abs() < 2e-3
     assert same.float().mean() > 0.95
     assert seen.std() > 0.02
