@@ -71,18 +71,7 @@ def heights_at_points(maps: Tensor, tile: Tensor, points: Tensor, scale: float, 
     """
     count, size = points.shape[0], points.shape[1]
     heights = torch.empty(count, size)
-    _function("heights_at_points", maps)(
-        _address(maps),
-        *maps.shape[1:],
-        _address(tile),
-        _address(points),
-        scale,
-        _address(middle),
-        _address(heights),
-        count,
-        size,
-        torch.get_num_threads(),
-    )
+    _run("heights_at_points", maps, maps, *maps.shape[1:], tile, points, scale, middle, heights, count, size)
     return heights
 
 
@@ -93,19 +82,8 @@ def height_scan(maps: Tensor, tile: Tensor, middle: Tensor, cos: Tensor, sin: Te
     """
     count, size = len(tile), offsets.shape[1]
     heights = torch.empty(count, size)
-    _function("height_scan", maps)(
-        _address(maps),
-        *maps.shape[1:],
-        _address(tile),
-        _address(middle),
-        _address(cos),
-        _address(sin),
-        _address(offsets),
-        _address(heights),
-        count,
-        size,
-        torch.get_num_threads(),
-    )
+    given = (tile, middle, cos, sin, offsets)
+    _run("height_scan", maps, maps, *maps.shape[1:], *given, heights, count, size)
     return heights
 
 
