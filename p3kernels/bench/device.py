@@ -1,17 +1,19 @@
 """`p3 bench --device cuda`: one MM forward and backward of the actor on a GPU, measured, beside its bound on paper.
 
-Contestants are eager torch with the printed formulas, torch.compile of the same, ours at each dot precision, and ours
-replayed from a CUDA graph. Ours is compared with the float64 reference before anything is timed.
+Contestants are eager torch with the printed formulas, torch.compile of the same, cuBLAS products with elementwise
+kernels (`backend="cuda"`), ours at each dot precision, and ours replayed from a CUDA graph. Ours is compared with the
+float64 reference before anything is timed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -70,6 +72,27 @@ def ours(precision: str) -> Forward:
         )
 
     return forward
+
+
+def rival(tensors: Tensors, _: Size) -> tuple[Tensor, Tensor]:
+    """The fair rival of ours: torch's products with one elementwise kernel between two of them."""
+    weights, biases = split_parameters(tensors)
+    return p3kernels.mlp_moments(tensors["mean"], tensors["var"], weights, biases, backend="cuda")
+
+
+RIVAL_SETTINGS = {"ieee": "highest", "tf32": "high"}
+"""What torch calls the precision of its products."""
+
+
+@contextlib.contextmanager
+def products_of_torch(setting: str) -> Iterator[None]:
+    """Inside, torch's own products have this precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(setting)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def contestant(name: str, function: Forward, size: Size, device: str) -> Contestant:
@@ -174,6 +197,11 @@ def measure(
             return contestant("compile", function, size, device)
 
         rows.append(_run("torch.compile", compiled, repeats, device))
+    if device.startswith("cuda"):
+        for precision, setting in RIVAL_SETTINGS.items():
+            with products_of_torch(setting):
+                build = functools.partial(contestant, "rival", rival, size, device)
+                rows.append(_run(f"cuBLAS and elementwise, {precision}", build, repeats, device))
     paper = ours_on_paper() if batch == BATCH else {}
     for precision in precisions:
         name = f"ours, {precision}"

@@ -50,6 +50,24 @@ def test_a_wrong_result_is_not_timed(small_actor, monkeypatch):
     assert row.best_ms is None
 
 
+def test_the_fair_rival_is_timed_at_torchs_own_precision(small_actor, monkeypatch):
+    settings = {}
+
+    def run(name, build, repeats, where, graph=False):
+        settings[name] = torch.get_float32_matmul_precision()
+        return device.Row(name)
+
+    monkeypatch.setattr(device, "_run", run)
+    before = torch.get_float32_matmul_precision()
+    device.measure(5, repeats=1, compile=False, precisions=(), device="cuda")
+    assert settings == {
+        "eager torch": before,
+        "cuBLAS and elementwise, ieee": "highest",
+        "cuBLAS and elementwise, tf32": "high",
+    }
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_paper_table_meets_its_bars():
     text, met = paper.report()
     assert "on paper, not measured" in text

@@ -106,7 +106,6 @@ class Count:
     """The same with the products in TF32."""
     calls: tuple[Call, ...] = ()
     """What was asked of our operators, which grow by tiles: `operators.totals` counts them at their own sizes."""
-
     live: tuple[float, ...] = ()
     """Bytes that were allocated after each allocation: `peak` is the most of them, at other sizes another one."""
     held: tuple[float, ...] = ()

@@ -11,10 +11,9 @@ import torch
 import p3kernels
 from p3kernels.bench import device as bench
 from p3kernels.bench import mlp_moments
-from p3kernels.bench.actor import split_parameters
 from p3kernels.bench.contestants import Contestant
-from p3kernels.bench.entry import Forward, Size, Tensors
-from p3kernels.bench.paper import BATCH, ours_on_paper
+from p3kernels.bench.entry import Forward, Size
+from p3kernels.bench.paper import BATCH, modelled_us, ours_on_paper
 from p3kernels.device_check.compare import on, results
 from p3kernels.device_check.ops import ACTOR, LATENT, OPS, PRECISIONS, Op
 from p3kernels.device_check.step import Case, Finding, Skip, Task
@@ -38,35 +37,36 @@ def _cases(task: Task) -> Iterator[Case]:
     for name, forward in _rivals(available).items():
         build = functools.partial(bench.contestant, name, forward, Size(BATCH), "cuda")
         bound = functools.partial(lambda key: paper().get(key), name.removeprefix("ours, "))
-        yield Case(f"{train}: {name}", functools.partial(_timed, build, False, bound))
-        yield Case(f"{train}: {name}, CUDA graph", functools.partial(_timed, build, True, bound))
+        setting = bench.RIVAL_SETTINGS.get(name.removeprefix(RIVAL), "highest")
+        yield Case(f"{train}: {name}", functools.partial(_timed, build, False, bound, setting))
+        yield Case(f"{train}: {name}, CUDA graph", functools.partial(_timed, build, True, bound, setting))
     yield Case(
         f"{train}: torch.compile of the printed formulas", functools.partial(_timed, _compiled_rival, False, None)
     )
     for backend in sorted(available):
-        yield Case(f"rollout step, B = {ROLLOUT}: {backend}", functools.partial(_rollout, backend, task))
-        yield Case(
-            f"MC forward and backward, N = {SAMPLES}, B = {BATCH}: {backend}",
-            functools.partial(_mixture, backend, task),
-        )
+        for precision in bench.RIVAL_SETTINGS if backend in PRODUCTS else ("ieee",):
+            way = f"{backend}, {precision}"
+            if backend == "triton" or precision == "ieee":  # CUDA's one launch has no other products
+                yield Case(f"rollout step, B = {ROLLOUT}: {way}", functools.partial(_rollout, backend, precision, task))
+            yield Case(
+                f"MC forward and backward, N = {SAMPLES}, B = {BATCH}: {way}",
+                functools.partial(_mixture, backend, precision, task),
+            )
+
+
+RIVAL = "cuBLAS and elementwise kernels (backend cuda), "
+PRODUCTS = ("cuda", "triton")
+"""Backends whose products may be in TF32."""
 
 
 def _rivals(available: set[str]) -> dict[str, Forward]:
     """By name: eager torch, cuBLAS products around one elementwise kernel, and ours at each precision."""
     found: dict[str, Forward] = {"eager torch": mlp_moments.ENTRY.eager}
     if "cuda" in available:
-        found["cuBLAS and elementwise kernels (backend cuda)"] = _by_backend("cuda")
+        found |= {f"{RIVAL}{precision}": bench.rival for precision in bench.RIVAL_SETTINGS}
     if "triton" in available:
         found |= {f"ours, {precision}": bench.ours(precision) for precision in PRECISIONS}
     return found
-
-
-def _by_backend(backend: str) -> Forward:
-    def forward(tensors: Tensors, _: Size) -> tuple[torch.Tensor, torch.Tensor]:
-        weights, biases = split_parameters(tensors)
-        return p3kernels.mlp_moments(tensors["mean"], tensors["var"], weights, biases, backend=backend)
-
-    return forward
 
 
 def _compiled_rival() -> Contestant:
@@ -75,12 +75,18 @@ def _compiled_rival() -> Contestant:
     return bench.contestant("compile", function, Size(BATCH), "cuda")
 
 
-def _timed(build: Callable[[], Contestant], graph: bool, bound: Callable[[], float | None] | None) -> Finding:
-    call: Callable[[], object] = build().forward_backward
-    launches = bench.count_launches(call, "cuda")
-    if graph:
-        call = bench.captured(call)
-    return _told(call, launches, None if bound is None else bound())
+def _timed(
+    build: Callable[[], Contestant],
+    graph: bool,
+    bound: Callable[[], float | None] | None,
+    setting: str = "highest",
+) -> Finding:
+    with bench.products_of_torch(setting):
+        call: Callable[[], object] = build().forward_backward
+        launches = bench.count_launches(call, "cuda")
+        if graph:
+            call = bench.captured(call)
+        return _told(call, launches, None if bound is None else bound())
 
 
 def _told(call: Callable[[], object], launches: int | None, bound: float | None) -> Finding:
@@ -91,7 +97,7 @@ def _told(call: Callable[[], object], launches: int | None, bound: float | None)
     return Finding(True, f"{best:.3f} ms, {launches} kernels{least}", numbers)
 
 
-def _rollout(backend: str, task: Task) -> Finding:
+def _rollout(backend: str, precision: str, task: Task) -> Finding:
     op = dataclasses.replace(_op("mlp_moments"), sizes={"rollout": (ROLLOUT, ACTOR[0], LATENT, *ACTOR[1:])})
     inputs = on(op.make("rollout", torch.float32), task.device.place())
 
@@ -99,10 +105,12 @@ def _rollout(backend: str, task: Task) -> Finding:
         with torch.no_grad():
             return op.outputs(inputs, backend)
 
-    return _told(bench.captured(call), bench.count_launches(call, "cuda"), None)
+    bound = modelled_us({"triton": "rollout", "cuda": "rollout_cuda"}.get(backend, ""), precision)
+    with bench.products_of_torch(bench.RIVAL_SETTINGS[precision]):
+        return _told(bench.captured(call), bench.count_launches(call, "cuda"), bound)
 
 
-def _mixture(backend: str, task: Task) -> Finding:
+def _mixture(backend: str, precision: str, task: Task) -> Finding:
     size = (SAMPLES, BATCH, ACTOR[0] - LATENT, LATENT, *ACTOR[1:])
     op = _op("mlp_mixture_log_prob, drawn")
     drawn = dataclasses.replace(op, sizes={"train": size}, call=_drawn)
@@ -111,7 +119,9 @@ def _mixture(backend: str, task: Task) -> Finding:
     def call() -> object:
         return results(drawn, inputs, backend)
 
-    return _told(call, bench.count_launches(call, "cuda"), None)
+    bound = modelled_us("mc15_train", precision) if backend == "triton" else None
+    with bench.products_of_torch(bench.RIVAL_SETTINGS[precision]):
+        return _told(call, bench.count_launches(call, "cuda"), bound)
 
 
 def _drawn(**named: object) -> torch.Tensor:

@@ -19,8 +19,8 @@ from p3kernels.device_check.journal import Journal
 from p3kernels.device_check.one_step import DONE, OUT_OF_TIME, run_step
 from p3kernels.device_check.outline import DEFAULT_MINUTES
 from p3kernels.device_check.registry import STEPS as KERNEL_STEPS
-from p3kernels.device_check.step import Case, Finding, Skip, Step
-from p3kernels.device_check.steps import sanitizer
+from p3kernels.device_check.step import Case, Finding, Skip, Step, Task
+from p3kernels.device_check.steps import sanitizer, timings
 from trainer.cli import COMMANDS
 from trainer.commands import gpu_check, gpu_check_run
 from trainer.training import device_check as training
@@ -293,6 +293,37 @@ def test_a_short_training_is_judged():
     assert "ended before" in training.judge(good[:-1]).detail
     assert "loss/value is not finite" in training.judge([*good[:-1], {**good[-1], "loss/value": None}]).detail
     assert "2 steps left out" in training.judge([*good[:-1], {**good[-1], "loss/skipped_steps": 2.0}]).detail
+
+
+class _Timed(Interpreter):
+    """A GPU that is not there, for the names of what would be timed on it."""
+
+    kind = "cuda"
+
+    def backends(self):
+        return dict.fromkeys(("reference", "triton", "cuda"), "available")
+
+
+def test_the_fair_rival_and_ours_are_timed_at_equal_precision(monkeypatch, tmp_path):
+    found = {case.name: case for case in timings.cases(Task(_Timed(), tmp_path, 60.0))}
+    train = f"MM forward and backward, B = {timings.BATCH}"
+    for precision in ("ieee", "tf32"):
+        for way in (f"{timings.RIVAL}{precision}", f"ours, {precision}"):
+            assert {f"{train}: {way}", f"{train}: {way}, CUDA graph"} <= found.keys()
+        mixture = f"MC forward and backward, N = 15, B = {timings.BATCH}"
+        assert {f"{mixture}: cuda, {precision}", f"{mixture}: triton, {precision}"} <= found.keys()
+        assert f"rollout step, B = 4096: triton, {precision}" in found
+    assert "rollout step, B = 4096: cuda, tf32" not in found
+    settings = []
+    monkeypatch.setattr(timings, "ROLLOUT", 3)
+    monkeypatch.setattr(timings.bench, "captured", lambda call: call)
+    monkeypatch.setattr(timings.bench, "count_launches", lambda call, device: 1)
+    monkeypatch.setattr(
+        timings.bench, "time_calls", lambda *_: settings.append(torch.get_float32_matmul_precision()) or [0.2]
+    )
+    assert found["rollout step, B = 4096: triton, tf32"].run().detail.startswith("0.200 ms, 1 kernels; the model's")
+    assert found["rollout step, B = 4096: reference, ieee"].run().detail == "0.200 ms, 1 kernels"
+    assert settings == ["high", "highest"]
 
 
 def test_two_ways_of_an_update_are_compared(monkeypatch):
