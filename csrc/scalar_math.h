@@ -15,6 +15,10 @@
 #define P3_HD __host__ __device__ __forceinline__
 #define P3_CONSTANT static constexpr __device__  // folded into the code: every index is known once the loops unroll
 #define P3_UNROLL _Pragma("unroll")
+#elif defined(P3_CALLS)  // for builds whose speed is the compiler's: see CMakeLists.txt
+#define P3_HD inline
+#define P3_CONSTANT static constexpr
+#define P3_UNROLL
 #else
 #define P3_HD inline __attribute__((always_inline))
 #define P3_CONSTANT static constexpr

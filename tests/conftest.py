@@ -1,4 +1,7 @@
-"""What every test gets: fixed seeds, poisoned allocations, and the rules for tests that need a GPU or take long."""
+"""What every test gets: fixed seeds, poisoned allocations, and the rules for tests that need a GPU or take long.
+
+torch is imported where it is used: the process that divides the tests among others runs none, and they wait for it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from hypothesis import settings
-from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    import torch
 
 pytest.register_assert_rewrite("helpers")
 
@@ -20,6 +25,8 @@ settings.load_profile("p3")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
     reasons = {}
     if not torch.cuda.is_available():
         reasons["gpu"] = "needs a CUDA device; torch.cuda.is_available() is False"
@@ -32,6 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
     @functools.wraps(allocate)
     def allocate_nan(*args: object, **kwargs: object) -> torch.Tensor:
         tensor = allocate(*args, **kwargs)
@@ -48,6 +58,8 @@ def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 @pytest.fixture(autouse=True)
 def poisoned_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that nobody wrote is NaN, so that an output left unwritten shows."""
+    import torch
+
     monkeypatch.setattr(torch, "empty", _poisoned(torch.empty))
     monkeypatch.setattr(torch, "empty_like", _poisoned(torch.empty_like))
     monkeypatch.setattr(torch.Tensor, "new_empty", _poisoned(torch.Tensor.new_empty))
@@ -55,6 +67,8 @@ def poisoned_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
+    import torch
+
     torch.manual_seed(20261116)
 
 
@@ -68,6 +82,8 @@ def default_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
     """Sets torch's thread count; the count of before comes back."""
+    import torch
+
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)

@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from helpers import forked
 
 import p3kernels
 from p3kernels import backends, checks
@@ -148,7 +149,8 @@ def test_threads_come_from_torch():
 def test_triton_says_what_it_needs():
     """Here, without an interpreter: a sentence about the GPU or about triton, never an import error."""
     code = "import p3kernels; print(p3kernels.available_backends()['triton'])"
-    assert "no CUDA device" in python(code, TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="").stdout
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
+    assert "no CUDA device" in forked.python("-c", code, env=environment).stdout
     hidden = "import sys; sys.modules['triton'] = None; " + code
     assert "triton is not installed" in python(hidden, TRITON_INTERPRET="1").stdout
 
@@ -271,7 +273,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 print(p3kernels.available_backends()["triton"])
 """
     pytest.importorskip("triton")
-    assert "set it before Python starts" in python(code, TRITON_INTERPRET="0").stdout
+    done = forked.python("-c", code, env={**os.environ, "TRITON_INTERPRET": "0"})
+    assert "set it before Python starts" in done.stdout
     ready = "import p3kernels; print(p3kernels.available_backends()['triton'])"
     assert python(ready, TRITON_INTERPRET="1").stdout.strip() == "available"
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from helpers import forked
 from torch import nn
 
 import p3kernels
@@ -73,8 +72,7 @@ def test_an_action_is_not_broadcast(name, shape):
 def test_an_instruction_set_that_cannot_run_is_an_error():
     """With no backend named the reference would run in its place, many times slower, without a word."""
     code = "import torch, p3kernels\np3kernels.elu_moments(torch.zeros(2), torch.ones(2))"
-    environment = {**os.environ, "P3_CPU_ISA": "neon", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = forked.python("-c", code, env={**os.environ, "P3_CPU_ISA": "neon"})
     if "P3_CPU_ISA" not in done.stderr:
         assert p3kernels.available_backends()["cpu"] != "available"  # no extension, no instruction sets
         return

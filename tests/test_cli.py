@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
+from helpers import forked
 
 import p3kernels
 from p3kernels import backends, info
@@ -21,11 +23,9 @@ from trainer.commands import info as info_command
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def p3(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainer.cli", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment, timeout=300, check=False
-    )
+def p3(*arguments: str, stdout: IO[str] | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ("-m", "trainer.cli", *arguments)
+    return forked.python(*command, cwd=ROOT, env=os.environ | environment, stdout=stdout)
 
 
 def printed_by(program: str) -> str:
@@ -54,9 +54,8 @@ def test_a_reader_that_has_enough_is_no_error(arguments):
     """More than a buffer of text, and less, into a pipe that nobody reads."""
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "trainer.cli", *arguments]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=300, check=False)
-    os.close(write)
+    with os.fdopen(write, "w") as pipe:
+        done = p3(*arguments, stdout=pipe)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
@@ -120,7 +119,8 @@ def test_wrong_command_lines_exit_with_2(arguments, message, capsys):
 
 
 def test_exit_code_reaches_the_shell():
-    assert p3("nonsense").returncode == 2
+    command = [sys.executable, "-m", "trainer.cli", "nonsense"]
+    assert subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 2
 
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
@@ -195,11 +195,8 @@ def test_interrupt_while_importing(wrapped, monkeypatch, capsys):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_full_disk_is_one_line():
-    command = [sys.executable, "-m", "trainer.cli", "info"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=300, check=False
-        )
+        done = p3("info", stdout=full)
     assert done.returncode == 2
     assert done.stderr == "p3 info: No space left on device\n"
 

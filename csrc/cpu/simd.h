@@ -12,7 +12,11 @@
 #include <immintrin.h>
 #endif
 
+#if defined(P3_CALLS)
+#define P3_INLINE inline
+#else
 #define P3_INLINE inline __attribute__((always_inline))
+#endif
 
 namespace p3 {
 namespace P3_ISA {

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from helpers import forked
 from helpers.accuracy import CONFIGURATIONS, assert_accurate, points
 
 from p3kernels import reference
@@ -41,9 +40,8 @@ torch.save(results, sys.argv[2])
 
 def run_child(isa: str, tmp_path, inputs) -> dict:
     torch.save(inputs, tmp_path / "inputs.pt")
-    environment = {**os.environ, "P3_CPU_ISA": isa, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", CHILD, str(tmp_path / "inputs.pt"), str(tmp_path / "results.pt")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    files = tmp_path / "inputs.pt", tmp_path / "results.pt"
+    done = forked.python("-c", CHILD, *files, env={**os.environ, "P3_CPU_ISA": isa})
     if done.returncode == 3 and "is not one this CPU and build can run" in done.stdout:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,6 +79,5 @@ def test_every_kernel(isa, tmp_path):
 
 def test_an_unknown_instruction_set_is_a_reason_not_a_crash(tmp_path):
     code = "import p3kernels; print(p3kernels.available_backends()['cpu'])"
-    environment = {**os.environ, "P3_CPU_ISA": "sse9", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = forked.python("-c", code, env={**os.environ, "P3_CPU_ISA": "sse9"})
     assert done.stdout.strip() == "P3_CPU_ISA=sse9 is not one this CPU and build can run"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import trainer
+from helpers import forked
 from helpers.trainer.small_runs import FEW_UPDATES, small
 from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 
@@ -40,12 +39,8 @@ class Launched:
         options += ["--ppo.num-steps-per-env", "4", "--model.hidden-dims", "16", "16", "--keep-checkpoints", "3"]
         options += FEW_UPDATES
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *launcher, *options],
-                env=environment(),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            self.process = forked.Program(
+                "-m", *launcher, *options, env=environment(), stdout=log, stderr=log, start_new_session=True
             )
         self._wait_for(lambda: latest_checkpoint(run_dir) is not None)
 

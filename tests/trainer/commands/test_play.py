@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import forked
 from helpers.trainer.small_runs import learned
 
 from trainer import cli
@@ -20,12 +19,9 @@ NO_EGL = {"__EGL_VENDOR_LIBRARY_FILENAMES": "/dev/null"}  # libglvnd then finds 
 
 
 def p3(*arguments, **environment):
-    command = [sys.executable, "-m", "trainer.cli", *map(str, arguments)]
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "PYOPENGL_PLATFORM")
     inherited = {k: v for k, v in os.environ.items() if k not in hidden}
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=inherited | environment, timeout=300, check=False
-    )
+    return forked.python("-m", "trainer.cli", *arguments, cwd=ROOT, env=inherited | environment)
 
 
 @pytest.fixture(scope="module")

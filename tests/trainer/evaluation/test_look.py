@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers import forked
 
 from trainer.commands import train_run as train
 from trainer.evaluation.look import PICTURE, Look, read_look
@@ -39,14 +38,7 @@ def test_a_policy_that_walks(tmp_path):
     """In a process of its own, whose MuJoCo has not chosen its OpenGL yet."""
     program = "from pathlib import Path; from trainer.evaluation.look import look;"
     program += "print(look('g1-flat', Path('.'), episodes=2, seconds=2.0, frames=2).words)"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    done = forked.python("-c", program, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     found = read_look(tmp_path)
     assert found.words == done.stdout.strip()

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import tyro
+from helpers import forked
 from helpers.trainer.small_runs import small
 
 import trainer
@@ -92,8 +92,9 @@ class Story:
 
     def kill(self) -> None:
         root = str(Path(trainer.__file__).parents[1])
-        command = [sys.executable, "-m", "trainer.cli", "study", "preregistered", *arguments(self.directory, "vae")]
-        study = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root}, stderr=subprocess.DEVNULL)
+        command = ("-m", "trainer.cli", "study", "preregistered", *arguments(self.directory, "vae"))
+        with open(os.devnull, "w") as nothing:
+            study = forked.Program(*command, env=os.environ | {"PYTHONPATH": root}, stdout=nothing, stderr=nothing)
         before = logged(self.run_dir)
         wait_for(lambda: logged(self.run_dir) > before)
         study.kill()

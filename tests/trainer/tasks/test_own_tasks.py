@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import forked
 from helpers.trainer.small_runs import FEW_UPDATES
 
 import trainer.engines.mjcf
@@ -117,13 +117,7 @@ def test_a_robot_of_one_s_own_is_trained_judged_and_refused_elsewhere(site, tmp_
     """In a process of its own, as a user has it."""
     run = tmp_path / "run"
     environment = {"PYTHONPATH": f"{ROOT}:{site}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer", *training("biped-stairs", run)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked.python("-m", "trainer", *training("biped-stairs", run), env=environment)
     assert done.returncode == 0, done.stderr
     assert load_candidate(run).contract.robot == "biped"
     assert cli.main(["eval", str(run), "--episodes", "1", "--seconds", "0.1", "--num-threads", "1"]) == 0

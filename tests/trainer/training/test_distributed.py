@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import forked
 from helpers.trainer import two_ranks
 from helpers.trainer.launched import PATIENCE, TORCHRUN, Launched, environment, go_on
 from helpers.trainer.small_runs import assert_same, small
@@ -38,14 +37,9 @@ def results(directory):
     processes = []
     for rank in range(2):
         with (directory / f"{rank}.log").open("w") as log:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, two_ranks.__file__, str(directory / f"{rank}.pt")],
-                    env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **common),
-                    stdout=log,
-                    stderr=log,
-                )
-            )
+            own = environment(RANK=str(rank), LOCAL_RANK=str(rank), **common)
+            program = (two_ranks.__file__, directory / f"{rank}.pt")
+            processes.append(forked.Program(*program, env=own, stdout=log, stderr=log))
     try:
         for rank, process in enumerate(processes):
             assert process.wait(PATIENCE) == 0, (directory / f"{rank}.log").read_text()[-3000:]

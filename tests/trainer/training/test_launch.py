@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers import forked
 from helpers.trainer.launched import P3_TRAIN, PATIENCE, TORCHRUN, Launched, environment, go_on
 from helpers.trainer.small_runs import FEW_UPDATES, assert_same
 
@@ -30,14 +31,7 @@ SMALL = [
 
 def train(temporary, *command):
     """Runs to the end, with its temporary files in a directory of their own."""
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        capture_output=True,
-        text=True,
-        env=environment() | {"TMPDIR": str(temporary)},
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = forked.python("-m", *command, env=environment() | {"TMPDIR": str(temporary)})
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 
@@ -143,16 +137,16 @@ def test_without_their_parent_the_processes_save_and_end(launched, tmp_path):
 
 
 def test_a_signal_before_the_training_is_no_traceback(tmp_path):
-    command = [sys.executable, "-m", *P3_TRAIN, *SMALL, "--run-dir", str(tmp_path / "run")]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = ("-m", *P3_TRAIN, *SMALL, "--run-dir", tmp_path / "run")
+    with (tmp_path / "log").open("w") as log:
+        process = forked.Program(*command, env=environment(), stdout=log, stderr=log)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while len(children.read_text().split()) < 2:
         assert process.poll() is None
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
+    assert process.wait(PATIENCE) == 130
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_the_default_is_a_process_a_core(monkeypatch):
