@@ -14,6 +14,7 @@ from trainer.algorithms.methods import parse_method
 from trainer.algorithms.schedule import check_switches
 from trainer.config import (
     HIDDEN_DIMS,
+    EncoderConfig,
     ModelConfig,
     PpoConfig,
     ResolvedConfig,
@@ -163,9 +164,8 @@ def _with_latent(config: TrainConfig, method: Method) -> TrainConfig:
 
     A run that was saved without one has the network's own size.
     """
-    encodes_scan = "extero_latent" in [setting.name for setting in dataclasses.fields(method.options)]
     given = config.model.extero_latent is not None or config.init_from is not None or config.task_settings is not None
-    if given or not encodes_scan:
+    if given or not issubclass(method.options, EncoderConfig):
         return config
     model = dataclasses.replace(config.model, extero_latent=_PRESETS[config.preset].extero_latent)
     return dataclasses.replace(config, model=model)
