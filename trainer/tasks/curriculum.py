@@ -83,11 +83,12 @@ class Curriculum:
             ValueError: An argument has another shape or dtype, or (on the CPU) an id is not in [0, E).
         """
         _check("env_ids", env_ids, torch.int64, None)
-        _check("traversed", traversed, torch.bool, len(env_ids))
-        _check("failed", failed, torch.bool, len(env_ids))
+        count = env_ids.shape[0]
+        _check("traversed", traversed, torch.bool, count)
+        _check("failed", failed, torch.bool, count)
         # On a GPU this look at the values would stall every step; there the index kernel stops on ids that are too big.
         if env_ids.device.type == "cpu":
-            _check_range("env_ids", env_ids, len(self.position))
+            _check_range("env_ids", env_ids, self.position.shape[0])
         step = traversed.long() - (failed & ~traversed).long()
         self.position[env_ids] = (self.position[env_ids] + step).clamp(0, self._top)
 
@@ -132,13 +133,13 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype, length: int | None) ->
         raise ValueError(f"{name}: expected a tensor, got {type(tensor).__name__}")
     if tensor.dtype != dtype:
         raise ValueError(f"{name}: expected {dtype}, got {tensor.dtype}")
-    if tensor.ndim != 1 or length not in (None, len(tensor)):
+    if tensor.ndim != 1 or length not in (None, tensor.shape[0]):
         expected = "one dimension" if length is None else f"shape [{length}]"
         raise ValueError(f"{name}: expected {expected}, got shape {list(tensor.shape)}")
 
 
 def _check_range(name: str, tensor: Tensor, size: int) -> None:
-    if not len(tensor):
+    if not tensor.shape[0]:
         return
     low, high = (int(end) for end in tensor.aminmax())
     if low < 0 or high >= size:

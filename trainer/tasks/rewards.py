@@ -74,7 +74,7 @@ def progress(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     wanted = episode.command[:, :2]
     along = (wanted * state.planar_velocity).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
     ramp = (context.control_dt * episode.step / context.progress_ramp).clamp(max=1.0) if context.progress_ramp else 1.0
-    share = 1.0 - (along - 1.0).abs()
+    share = torch.rsub((along - 1.0).abs(), 1.0)
     return share.clamp(min=-1.0) * state.uprightness * episode.is_moving * ramp
 
 
@@ -179,7 +179,7 @@ def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
 
 def clearance(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Swing feet below 8 cm, weighted by their speed."""
-    return ((0.08 - state.foot_height).clamp(min=0.0) * state.foot_speed).sum(-1) * episode.is_moving
+    return (torch.rsub(state.foot_height, 0.08).clamp(min=0.0) * state.foot_speed).sum(-1) * episode.is_moving
 
 
 def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:

@@ -16,7 +16,8 @@ def rotate_inverse(quat: Tensor, vector: Tensor) -> Tensor:
 def yaw_of(quat: Tensor) -> Tensor:
     """Heading [...] of quat [..., 4]."""
     w, x, y, z = quat.unbind(-1)
-    return torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    # Both arguments halved, which is exact and leaves the angle as it is.
+    return torch.atan2(torch.addcmul(w * z, x, y), torch.rsub(torch.addcmul(y * y, z, z), 0.5))
 
 
 def gravity_in_body(quat: Tensor) -> Tensor:

@@ -342,7 +342,7 @@ class RunningTask:
         if robot.planar:
             root[:, 1] = 0.0
         yaw = heading[:, 0] + (heading[:, 1] - heading[:, 0]) * uniform[:, 2]
-        scatter = 0.1 * (2 * torch.rand(count, robot.num_joints, generator=generator, device=device) - 1)
+        scatter = torch.rand(count, robot.num_joints, generator=generator, device=device).mul_(2).sub_(1).mul_(0.1)
         # A course has a middle; from anywhere else every direction is as good, and the robot's own is taken.
         narrow = heading[:, 1] - heading[:, 0] < math.pi
         self.episode.heading[env_ids] = torch.where(narrow, heading.mean(-1), yaw)

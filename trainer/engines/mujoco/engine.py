@@ -124,19 +124,20 @@ class MujocoEngine:
         rows = env_ids.numpy()
         qpos = np.zeros((len(rows), self._nq))
         if self.robot.planar:
-            qpos[:, 0], qpos[:, 1] = root_pos[:, 0], root_pos[:, 2]
+            qpos[:, :2] = root_pos[:, ::2].numpy()
         else:
-            qpos[:, :3] = root_pos
-            qpos[:, 3], qpos[:, 6] = torch.cos(0.5 * yaw), torch.sin(0.5 * yaw)
-        qpos[:, self._reader.joint_qpos] = joint_pos
+            qpos[:, :3] = root_pos.numpy()
+            qpos[:, 3], qpos[:, 6] = torch.cos(0.5 * yaw).numpy(), torch.sin(0.5 * yaw).numpy()
+        qpos[:, self._reader.joint_qpos] = joint_pos.numpy()
         self._resting[rows] = False
         self._state[rows] = 0.0
         self._state[rows, 1 : 1 + self._nq] = qpos
         self._sensors[rows] = 0.0
         self._keep_motors(env_ids, motors)
         data = self._data[0]
-        for row, env in enumerate(rows.tolist()):
-            model = self._prepare(env, int(tile[row]), dynamics[row].tolist())
+        drawn = zip(rows.tolist(), tile.tolist(), dynamics.tolist(), strict=True)
+        for row, (env, its_tile, its_dynamics) in enumerate(drawn):
+            model = self._prepare(env, its_tile, its_dynamics)
             data.qpos[:] = qpos[row]
             mujoco.mj_kinematics(model, data)  # of all sensors, a robot at rest in the air has foot positions alone
             self._sensors[env, self._reader.foot_pos] = data.site_xpos[self._soles].ravel()
