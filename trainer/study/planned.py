@@ -96,4 +96,4 @@ def _parsed(given: tuple[str, ...]) -> TrainConfig:
 @functools.cache
 def _parsed_branch(trunk: tuple[str, ...], given: tuple[str, ...]) -> TrainConfig:
     """Settings of `p3 train --branch-from`, of a trunk that need not be there yet."""
-    return tyro.cli(TrainConfig, args=given, default=settings_of_branch(resolve(_parsed(trunk)), ""))
+    return tyro.cli(TrainConfig, args=given, default=settings_of_branch(resolve(_parsed(trunk)).given(), ""))
