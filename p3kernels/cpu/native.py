@@ -64,11 +64,25 @@ def activation_backward(activation: Activation, out: Tensor, d_out: Tensor, d_x:
     _run("activation_backward", out, *activation, out, d_out, d_x, out.numel())
 
 
+def _check_maps(maps: Tensor, tile: Tensor, *numbers: Tensor) -> None:
+    """Refuses what the kernels would read as something else, or beyond the maps."""
+    if tile.dtype != torch.int64 or any(tensor.dtype != torch.float32 for tensor in (maps, *numbers)):
+        kinds = ", ".join(str(tensor.dtype) for tensor in (maps, *numbers))
+        raise TypeError(f"height maps: expected float32 with tiles of int64, got {kinds} with {tile.dtype}")
+    if not all(tensor.is_contiguous() for tensor in (maps, tile, *numbers)):
+        raise ValueError("height maps: expected contiguous tensors")
+    if tile.shape[0]:
+        low, high = tile.aminmax()
+        if low < 0 or high >= maps.shape[0]:
+            raise IndexError(f"height maps: expected tiles in [0, {maps.shape[0]}), got {int(low)} to {int(high)}")
+
+
 def heights_at_points(maps: Tensor, tile: Tensor, points: Tensor, scale: float, middle: Tensor) -> Tensor:
     """[K, M]: heights in maps [T, rows, columns] of tile [K] int64, in the cells points [K, M, 2] · scale + middle [2].
 
     A point outside a map is taken to be in its outermost cells.
     """
+    _check_maps(maps, tile, points, middle)
     count, size = points.shape[0], points.shape[1]
     heights = torch.empty(count, size)
     _run("heights_at_points", maps, maps, *maps.shape[1:], tile, points, scale, middle, heights, count, size)
@@ -80,6 +94,7 @@ def height_scan(maps: Tensor, tile: Tensor, middle: Tensor, cos: Tensor, sin: Te
 
     Offsets and middle are in cells.
     """
+    _check_maps(maps, tile, middle, cos, sin, offsets)
     count, size = len(tile), offsets.shape[1]
     heights = torch.empty(count, size)
     given = (tile, middle, cos, sin, offsets)

@@ -71,3 +71,16 @@ def test_no_robots_and_no_points():
     assert native.scan(none, torch.zeros(0, 3), torch.zeros(0)).shape == (0, 187)
     assert native.height(none + 0, torch.zeros(0, 5, 2)).shape == (0, 5)
     assert native.height(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0, 2)).shape == (2, 0)
+
+
+@needs_kernels
+def test_what_the_kernels_would_misread_is_refused():
+    ground = Ground([make_terrain("gaps", 0.2, np.random.default_rng(0))])
+    points = torch.zeros(2, 3, 2)
+    with pytest.raises(TypeError, match="expected float32"):
+        ground.height(torch.zeros(2, dtype=torch.int64), points.double())
+    with pytest.raises(TypeError, match="int64"):
+        ground.height(torch.zeros(2, dtype=torch.int32), points)
+    for tile in (1, -1):
+        with pytest.raises(IndexError, match="expected tiles in"):
+            ground.height(torch.full((2,), tile), points)
