@@ -28,6 +28,8 @@ void define(py::module_& m, const std::string& suffix) {
   m.def(("units_forward_" + suffix).c_str(), &p3::threaded::units_forward<S>, guard);
   m.def(("units_backward_" + suffix).c_str(), &p3::threaded::units_backward<S>, guard);
   m.def(("rows_backward_" + suffix).c_str(), &p3::threaded::rows_backward<S>, guard);
+  m.def(("taps_forward_" + suffix).c_str(), &p3::threaded::taps_forward<S>, guard);
+  m.def(("taps_weights_" + suffix).c_str(), &p3::threaded::taps_weights<S>, guard);
   m.def(("normal_" + suffix).c_str(), &p3::threaded::normal<S>, guard);
   m.def(("normal_of_rows_" + suffix).c_str(), &p3::threaded::normal_of_rows<S>, guard);
 }

@@ -5,6 +5,7 @@
 #include "linearised_units.h"
 #include "mixture_log_prob.h"
 #include "philox_normal.h"
+#include "taps.h"
 
 namespace p3 {
 namespace P3_ISA {
@@ -14,7 +15,8 @@ namespace P3_ISA {
   const Kernels<S> kernels_##S = {moments_forward<S>,     moments_backward<S>, activation_forward<S>,        \
                                   activation_backward<S>, mixture_constant<S>, mixture_forward<S>,           \
                                   mixture_backward<S>,    latent_backward<S>,  units_forward<S>,             \
-                                  units_backward<S>,      rows_backward<S>,    normal<S>};
+                                  units_backward<S>,      rows_backward<S>,    taps_forward<S>,              \
+                                  taps_weights<S>,        normal<S>};
 P3_TABLE(float)
 P3_TABLE(double)
 #undef P3_TABLE

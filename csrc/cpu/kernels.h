@@ -7,6 +7,20 @@
 
 namespace p3 {
 
+// Entries of a matrix in groups, group g at start[g] to start[g + 1]: the two other numbers of each entry. In
+// `taps_forward` a group is an output, and an entry its input and its weight; in `taps_weights` a group is a weight, and
+// an entry its output and its input.
+struct Taps {
+  const int32_t *start, *first, *second;
+};
+
+// Many images: cell c of image k is at k * image_stride + c * cell_stride.
+template <class S>
+struct Images {
+  S* data;
+  int64_t image_stride, cell_stride;
+};
+
 // Every kernel works on one contiguous piece; threads are given pieces by bindings.cpp.
 template <class S>
 struct Kernels {
@@ -51,6 +65,13 @@ struct Kernels {
   // rows * gain; d_gain and d_residual [n] are written.
   void (*rows_backward)(const S* rows, S* d_scaled, S* weighted, const S* gain, const S* residual, S* d_gain,
                         S* d_residual, int64_t num_actions, int64_t n);
+  // Images [begin, end) times a matrix of shared weights, plus bias [outputs] or null, through the activation or none.
+  void (*taps_forward)(Taps taps, const S* weight, const S* bias, const Activation* kind, S parameter,
+                       Images<const S> x, int64_t inputs, Images<S> out, int64_t outputs, int64_t begin, int64_t end);
+  // The gradients of weights [begin, end) of that matrix, over all images.
+  void (*taps_weights)(Taps taps, Images<const S> d_out, int64_t outputs, Images<const S> x, int64_t inputs,
+                       int64_t images, S* d_weight, int64_t begin, int64_t end);
+
   // [n] standard normals of one (seed, stream, sample, row), row below 2^63.
   void (*normal)(uint64_t seed, uint32_t stream, uint32_t sample, uint64_t row, S* out, int64_t n);
 };

@@ -204,6 +204,32 @@ void rows_backward(Address rows_of_actions, Address d_scaled, Address weighted, 
   });
 }
 
+// x [images, inputs] and out [images, outputs], in any layout; `code` is an activation's, or -1 for none.
+template <class S>
+void taps_forward(Address start, Address source, Address tap, Address weight, Address bias, int code, double parameter,
+                  Address x, int64_t x_image, int64_t x_cell, int64_t inputs, Address out, int64_t out_image,
+                  int64_t out_cell, int64_t outputs, int64_t images, int threads) {
+  const Taps taps{at<int32_t>(start), at<int32_t>(source), at<int32_t>(tap)};
+  const Activation kind = Activation(code);
+  over_rows(images, inputs + outputs, threads, [&](int64_t begin, int64_t end) {
+    kernels<S>().taps_forward(taps, at<S>(weight), at<S>(bias), code < 0 ? nullptr : &kind, S(parameter),
+                              {at<S>(x), x_image, x_cell}, inputs, {at<S>(out), out_image, out_cell}, outputs, begin,
+                              end);
+  });
+}
+
+// d_weight [weights]; each is summed in the same order whatever the number of threads.
+template <class S>
+void taps_weights(Address start, Address output, Address input, Address d_out, int64_t d_image, int64_t d_cell,
+                  int64_t outputs, Address x, int64_t x_image, int64_t x_cell, int64_t inputs, int64_t images,
+                  Address d_weight, int64_t weights, int threads) {
+  const Taps taps{at<int32_t>(start), at<int32_t>(output), at<int32_t>(input)};
+  parallel_for(weights, 1, threads, [&](int64_t begin, int64_t end) {
+    kernels<S>().taps_weights(taps, {at<S>(d_out), d_image, d_cell}, outputs, {at<S>(x), x_image, x_cell}, inputs,
+                              images, at<S>(d_weight), begin, end);
+  });
+}
+
 // out [samples, rows, columns] for samples first_sample.. and rows first_row.. of the whole.
 template <class S>
 void normal(uint64_t seed, uint32_t stream, int64_t first_sample, int64_t samples, int64_t first_row, int64_t rows,

@@ -202,6 +202,47 @@ void test_units(const p3::Kernels<S>& k, const std::string& name) {
   }
 }
 
+// A matrix of three outputs and four inputs with two weights, images in both layouts, against a plain loop.
+template <class S>
+void test_taps(const p3::Kernels<S>& k, const std::string& name) {
+  const int64_t inputs = 4, outputs = 3, entries = 5;
+  const int32_t output[] = {0, 0, 1, 1, 2}, input[] = {0, 3, 1, 2, 3}, weight_of[] = {0, 1, 1, 0, 0};
+  const int32_t by_output[] = {0, 2, 4, 5}, by_weight[] = {0, 3, 5};
+  const int32_t weight_output[] = {0, 1, 2, 0, 1}, weight_input[] = {0, 2, 3, 3, 1};
+  const double tolerance = sizeof(S) == 4 ? 1e-4 : 1e-12;
+  const auto kind = p3::Activation::kElu;
+  for (int64_t images : {1, 15, 16, 33, 70}) {
+    for (bool by_cell : {false, true}) {
+      Buffer<S> x(images * inputs), out(images * outputs), weight(2), bias(outputs), d_weight(2);
+      for (int64_t i = 0; i < images * inputs; ++i) x[i] = S(std::sin(0.9 * i));
+      for (int64_t i = 0; i < outputs; ++i) bias[i] = S(0.1 * i - 0.2);
+      weight[0] = S(0.7), weight[1] = S(-1.3);
+      const auto at = [&](int64_t image, int64_t cell, int64_t cells) {
+        return by_cell ? cell * images + image : image * cells + cell;
+      };
+      const p3::Images<const S> read{x, by_cell ? 1 : inputs, by_cell ? images : 1};
+      const p3::Images<S> made{out, by_cell ? 1 : outputs, by_cell ? images : 1};
+      k.taps_forward({by_output, input, weight_of}, weight, bias, &kind, S(1), read, inputs, made, outputs, 0, images);
+      double expected_d[2] = {0, 0};
+      for (int64_t r = 0; r < images; ++r) {
+        double sum[3] = {bias[0], bias[1], bias[2]};
+        for (int64_t e = 0; e < entries; ++e) {
+          sum[output[e]] += double(weight[weight_of[e]]) * x[at(r, input[e], inputs)];
+        }
+        for (int64_t o = 0; o < outputs; ++o) {
+          check(std::abs(out[at(r, o, outputs)] - activation(kind, 1, sum[o])) < tolerance, name + " taps");
+        }
+        for (int64_t e = 0; e < entries; ++e) {
+          expected_d[weight_of[e]] += double(out[at(r, output[e], outputs)]) * x[at(r, input[e], inputs)];
+        }
+      }
+      const p3::Images<const S> gradient{out, made.image_stride, made.cell_stride};
+      k.taps_weights({by_weight, weight_output, weight_input}, gradient, outputs, read, inputs, images, d_weight, 0, 2);
+      for (int t = 0; t < 2; ++t) check(std::abs(d_weight[t] - expected_d[t]) < tolerance, name + " taps' weights");
+    }
+  }
+}
+
 template <class S>
 void test_normal(const p3::Kernels<S>& k, const p3::Kernels<S>& plain, const std::string& name) {
   for (int64_t n : {0, 1, 5, 110, 128, 129, 1000}) {
@@ -236,6 +277,7 @@ void test_isa(const p3::Kernels<S>& k, const p3::Kernels<S>& plain, const std::s
   test_activation(k, name);
   test_mixture(k, name);
   test_units(k, name);
+  test_taps(k, name);
   test_normal(k, plain, name);
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,6 +100,35 @@ def height_scan(maps: Tensor, tile: Tensor, middle: Tensor, cos: Tensor, sin: Te
     given = (tile, middle, cos, sin, offsets)
     _run("height_scan", maps, maps, *maps.shape[1:], *given, heights, count, size)
     return heights
+
+
+class Taps(NamedTuple):
+    """Entries of a matrix in groups, as int32: group g has those from start[g] to start[g + 1]."""
+
+    start: Tensor
+    """[G + 1]."""
+    first: Tensor
+    """[K]: what the groups are not, in the order output, input, weight: the first of the two."""
+    second: Tensor
+    """[K]: the second."""
+
+
+def taps_forward(
+    taps: Taps, weight: Tensor, bias: Tensor | None, activation: Activation | None, x: Tensor, out: Tensor
+) -> None:
+    """out [B, O] = activation(x Mᵀ + bias): x [B, I] in any layout; M [O, I] has the entries `taps`, by output.
+
+    weight [T] is what entries share, bias [O]. Grouped by input, with the gradient of out as x, it is that of x.
+    """
+    code, parameter = (-1, 0.0) if activation is None else activation
+    given = (*taps, weight, bias, code, parameter)
+    _run("taps_forward", x, *given, x, *x.stride(), x.shape[1], out, *out.stride(), out.shape[1], x.shape[0])
+
+
+def taps_weights(taps: Taps, d_out: Tensor, x: Tensor, d_weight: Tensor) -> None:
+    """d_weight [T] of `taps_forward` from d_out [B, O] and x [B, I], in any layout; `taps` are grouped by weight."""
+    given = (*taps, d_out, *d_out.stride(), d_out.shape[1], x, *x.stride(), x.shape[1], x.shape[0])
+    _run("taps_weights", x, *given, d_weight, d_weight.numel())
 
 
 def mixture_forward(action: Tensor, means: Tensor, std: Tensor, log_sum: Tensor) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from rsl_rl.models import MLPModel
@@ -24,18 +25,55 @@ from p3kernels.cpu import native
 _ELU = Activation(ELU, 1.0)
 
 
-class MatrixLayer(nn.Module):
-    """A layer that is a product with a matrix and a bias, both made of its parameters."""
+@dataclass(frozen=True)
+class Entries:
+    """The entries of a matrix that share their weights, grouped in three ways for the kernels."""
 
-    def as_linear(self) -> tuple[Tensor, Tensor]:
-        """The matrix [O, I] and the bias [O], differentiable in the parameters."""
+    by_output: native.Taps
+    by_input: native.Taps
+    by_weight: native.Taps
+    outputs: int
+    """Rows of the matrix."""
+
+
+def entries_of(output: Tensor, input_: Tensor, weight: Tensor, outputs: int, inputs: int, weights: int) -> Entries:
+    """Entries [K] of a matrix [outputs, inputs]: entry k, in row output[k] and column input_[k], is weight[k]."""
+
+    def grouped(groups: Tensor, count: int, *others: Tensor) -> native.Taps:
+        order = groups.argsort(stable=True)
+        start = torch.cat([groups.new_zeros(1), groups.bincount(minlength=count).cumsum(0)])
+        first, second = (other[order].int() for other in others)
+        return native.Taps(start.int(), first, second)
+
+    return Entries(
+        by_output=grouped(output, outputs, input_, weight),
+        by_input=grouped(input_, inputs, output, weight),
+        by_weight=grouped(weight, weights, output, input_),
+        outputs=outputs,
+    )
+
+
+class TapLayer(nn.Module):
+    """A layer that is a product with a matrix of few entries, each one of its weights, and a bias."""
+
+    def taps(self) -> tuple[Entries, Tensor, Tensor]:
+        """The entries, the weights, of any shape, and the bias [O]; differentiable in the layer's parameters."""
         raise NotImplementedError
+
+
+class _Layer(NamedTuple):
+    """What a layer of `_Dense` is beside its parameters."""
+
+    activated: bool
+    """Whether an ELU follows."""
+    entries: Entries | None = None
+    """Those of a `TapLayer`; None for a linear layer."""
 
 
 def run(x: Tensor, *networks: nn.Module) -> Tensor:
     """The networks, one after the other, at x [B, I]: as one step where that is possible, else module by module.
 
-    That takes `nn.Linear` and `MatrixLayer`s, each with an ELU of alpha 1 behind it or none, on the CPU with the native
+    That takes `nn.Linear` and `TapLayer`s, each with an ELU of alpha 1 behind it or none, on the CPU with the native
     kernels; it has first derivatives alone. On a GPU it is one step for every row of `nn.Linear`s between other layers.
     """
     if on_gpu(x) and _is_traceless(x):
@@ -43,19 +81,20 @@ def run(x: Tensor, *networks: nn.Module) -> Tensor:
     if not _is_plain(x):
         return functools.reduce(lambda value, network: network(value), networks, x)
     parameters: list[Tensor] = []
-    activated: list[bool] = []
+    layers: list[_Layer] = []
     for module in _modules(networks):
-        if isinstance(module, nn.ELU) and module.alpha == 1.0 and activated and not activated[-1]:
-            activated[-1] = True
-        elif isinstance(module, MatrixLayer):
-            parameters += module.as_linear()
-            activated.append(False)
+        if isinstance(module, nn.ELU) and module.alpha == 1.0 and layers and not layers[-1].activated:
+            layers[-1] = layers[-1]._replace(activated=True)
+        elif isinstance(module, TapLayer):
+            entries, *weight_and_bias = module.taps()
+            parameters += weight_and_bias
+            layers.append(_Layer(activated=False, entries=entries))
         elif type(module) is nn.Linear and module.bias is not None and module.weight.dtype == x.dtype:
             parameters += (module.weight, module.bias)
-            activated.append(False)
+            layers.append(_Layer(activated=False))
         else:
             return functools.reduce(lambda value, network: network(value), networks, x)
-    return _Dense.apply(x, tuple(activated), *parameters)
+    return _Dense.apply(x, tuple(layers), *parameters)
 
 
 def value_of(critic: nn.Module, obs: TensorDict) -> Tensor:
@@ -105,33 +144,43 @@ def _has_kernels() -> bool:
     return available_backends()["cpu"].startswith("available")
 
 
-def _keep(ctx: Any, activated: tuple[bool, ...], outputs: list[Tensor], weights: tuple[Tensor, ...]) -> Tensor:
+def _keep(ctx: Any, layers: tuple[Any, ...], outputs: list[Tensor], weights: tuple[Tensor, ...]) -> Tensor:
     """The last of the layers' outputs; all of them, the input first, are kept for the backward pass."""
-    ctx.activated = activated
+    ctx.layers = layers
     ctx.save_for_backward(*outputs, *weights)
     return outputs[-1]
 
 
 def _kept(ctx: Any) -> tuple[int, tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The number of layers, their outputs with the input first, and their weights."""
-    layers = len(ctx.activated)
+    layers = len(ctx.layers)
     return layers, ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
 
 
 class _Dense(torch.autograd.Function):
-    """y = f(W_n … f(W_1 x + b_1) … + b_n), f an ELU or nothing, from the outputs of the layers alone."""
+    """y = f(W_n … f(W_1 x + b_1) … + b_n), f an ELU or nothing, from the outputs of the layers alone.
+
+    Between layers, what a tap layer gave lies cell by cell: [O, B] in memory, as its kernels read and write it fastest.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, activated: tuple[bool, ...], *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layers: tuple[_Layer, ...], *parameters: Tensor) -> Tensor:
         outputs = [x]
-        for weight, bias, active in zip(parameters[::2], parameters[1::2], activated, strict=True):
-            if active:
-                out = torch.mm(outputs[-1], weight.t())
+        for index, layer in enumerate(layers):
+            weight, bias, value = parameters[2 * index], parameters[2 * index + 1], outputs[-1]
+            if layer.entries is not None:
+                out = _empty(len(x), layer.entries.outputs, x, by_cell=_lies_by_cell(layers, index))
+                activation = _ELU if layer.activated else None
+                native.taps_forward(
+                    layer.entries.by_output, weight.contiguous(), bias.contiguous(), activation, value, out
+                )
+            elif layer.activated:
+                out = torch.mm(value, weight.t())
                 native.activation_forward(_ELU, out, bias[None].contiguous(), out)
             else:
-                out = torch.addmm(bias, outputs[-1], weight.t())
+                out = torch.addmm(bias, value, weight.t())
             outputs.append(out)
-        return _keep(ctx, activated, outputs, parameters[::2])
+        return _keep(ctx, layers, outputs, parameters[::2])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -139,16 +188,40 @@ class _Dense(torch.autograd.Function):
         layers, outputs, weights = _kept(ctx)
         gradient, own = d_outputs[0], False  # the incoming one belongs to the graph
         d_parameters: list[Tensor] = []
-        for layer in reversed(range(layers)):
-            if ctx.activated[layer]:
-                gradient = gradient.contiguous()
-                to = gradient if own else torch.empty_like(gradient)
-                native.activation_backward(_ELU, outputs[layer + 1], gradient, to)
+        for index in reversed(range(layers)):
+            layer, weight, value = ctx.layers[index], weights[index], outputs[index]
+            by_cell = _lies_by_cell(ctx.layers, index)
+            if layer.activated:
+                lies = gradient.t().contiguous().t() if by_cell else gradient.contiguous()
+                to = lies if own or lies is not gradient else torch.empty_like(lies)
+                native.activation_backward(_ELU, outputs[index + 1], lies, to)
                 gradient = to
-            d_parameters += (gradient.sum(0), torch.mm(gradient.t(), outputs[layer]))
-            if layer or ctx.needs_input_grad[0]:
-                gradient, own = torch.mm(gradient, weights[layer]), True
+            before_by_cell = index > 0 and _lies_by_cell(ctx.layers, index - 1)
+            needed = index > 0 or ctx.needs_input_grad[0]
+            if layer.entries is not None:
+                d_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
+                native.taps_weights(layer.entries.by_weight, gradient, value, d_weight)
+                d_parameters += (gradient.sum(0), d_weight)
+                if needed:
+                    d_value = _empty(*value.shape, value, by_cell=before_by_cell)
+                    native.taps_forward(layer.entries.by_input, weight.contiguous(), None, None, gradient, d_value)
+                    gradient, own = d_value, True
+                continue
+            d_parameters += (gradient.sum(0), torch.mm(gradient.t(), value))
+            if needed:
+                product = torch.mm(weight.t(), gradient.t()).t() if before_by_cell else torch.mm(gradient, weight)
+                gradient, own = product, True
         return gradient if ctx.needs_input_grad[0] else None, None, *reversed(d_parameters)
+
+
+def _lies_by_cell(layers: tuple[_Layer, ...], index: int) -> bool:
+    """Whether a layer's output lies cell by cell: a tap layer's, but for the last, which goes to others."""
+    return layers[index].entries is not None and index + 1 < len(layers)
+
+
+def _empty(rows: int, columns: int, like: Tensor, *, by_cell: bool) -> Tensor:
+    """[rows, columns], in memory [columns, rows] if by_cell."""
+    return like.new_empty(columns, rows).t() if by_cell else like.new_empty(rows, columns)
 
 
 def _run_on_gpu(x: Tensor, networks: tuple[nn.Module, ...]) -> Tensor:
@@ -192,14 +265,14 @@ class _DenseOnGpu(torch.autograd.Function):
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
         layers, outputs, weights = _kept(ctx)
         gradient = d_outputs[0]
-        widths = [len(weight) for weight, active in zip(weights, ctx.activated, strict=True) if active]
+        widths = [len(weight) for weight, active in zip(weights, ctx.layers, strict=True) if active]
         # The gradients before the activations side by side: the biases' are their sums over rows.
         inner = gradient.new_empty(len(gradient), sum(widths))
         places = list(inner.split(widths, 1))
         d_weights: list[Tensor] = []
         d_biases: dict[int, Tensor] = {}
         for layer in reversed(range(layers)):
-            if ctx.activated[layer]:
+            if ctx.layers[layer]:
                 into = places.pop()
                 torch.ops.aten.elu_backward.grad_input(
                     gradient, 1.0, 1.0, 1.0, True, outputs[layer + 1], grad_input=into
@@ -211,7 +284,7 @@ class _DenseOnGpu(torch.autograd.Function):
             if layer or ctx.needs_input_grad[0]:
                 gradient = torch.mm(gradient, weights[layer])
         if widths:
-            active = [layer for layer in range(layers) if ctx.activated[layer]]
+            active = [layer for layer in range(layers) if ctx.layers[layer]]
             d_biases.update(zip(active, inner.sum(0).split(widths), strict=True))
         d_parameters = [t for layer in range(layers) for t in (d_weights[layers - 1 - layer], d_biases[layer])]
         return gradient if ctx.needs_input_grad[0] else None, None, *d_parameters

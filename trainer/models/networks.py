@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from p3kernels.backends import on_gpu
-from trainer.models.dense import MatrixLayer, run
+from trainer.models.dense import Entries, TapLayer, entries_of, run
 from trainer.models.update_terms import fused, latent_heads
 
 
@@ -168,13 +168,12 @@ def _halved(size: int) -> int:
     return (size + 1) // 2
 
 
-class _GridLayer(MatrixLayer):
-    """A convolution over a small grid, applied as the matrix that it is.
+class _GridLayer(TapLayer):
+    """A convolution over a small grid.
 
-    The grid is 11 × 17: the matrix of the convolution is small, and a product with it is several times faster on a CPU
-    than convolving every image of a large batch. The result is the same to rounding, the parameters are the
-    convolution's. In `as_linear` the kernel is spread over the matrix; module by module the matrix is made by
-    convolving the unit images.
+    The grid is 11 × 17: the matrix of the convolution is small, and convolving each image of a large batch is slow on a
+    CPU. `run` has kernels for its few entries; module by module the matrix is made by convolving the unit images. The
+    result is the same to rounding, the parameters are the convolution's.
 
     Args:
         convolution: The layer.
@@ -192,18 +191,18 @@ class _GridLayer(MatrixLayer):
         counting.weight.copy_(torch.arange(1.0, counting.weight.numel() + 1).view_as(counting.weight))
         size = shape[0] * shape[1] * shape[2]
         images = counting(torch.eye(size, dtype=torch.float64).view(-1, *shape))
-        self.matrix_shape, self.cells = (images[0].numel(), size), images[0, 0].numel()
-        which = images.flatten(1).t().flatten().round().long()
-        entries = which.nonzero().squeeze(-1)
-        # [K]: where in the flattened matrix [O·I] there are weights, and which. No buffers: they stay on the CPU.
-        self.entries, self.taps = entries, which[entries] - 1
+        self.cells = images[0, 0].numel()
+        matrix = images.flatten(1).t().round().long()
+        outputs, inputs = matrix.nonzero(as_tuple=True)
+        weights = matrix[outputs, inputs] - 1
+        # No buffers: they stay on the CPU.
+        self._entries = entries_of(outputs, inputs, weights, len(matrix), size, counting.weight.numel())
 
-    def as_linear(self) -> tuple[Tensor, Tensor]:
-        """The convolution's matrix [O, I], and its bias for every cell [O]."""
+    def taps(self) -> tuple[Entries, Tensor, Tensor]:
+        """The entries of the matrix, the kernel, and the bias for every cell [O]."""
         bias = self.convolution.bias
         assert bias is not None
-        matrix = _Spread.apply(self.convolution.weight, self.entries, self.taps, self.matrix_shape)
-        return matrix, bias.repeat_interleave(self.cells)
+        return self._entries, self.convolution.weight, bias.repeat_interleave(self.cells)
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C'·rows'·columns'] of images [B, C·rows·columns], flattened."""
@@ -222,25 +221,6 @@ def _is_on_cpu(images: Tensor) -> bool:
         return images.device.type == "cpu"
     else:  # and not after it: that would be scripted, too
         return images.device.type == "cpu" and not on_gpu(images)
-
-
-class _Spread(torch.autograd.Function):
-    """A matrix of zeros, but for weights at some entries: each weight at many of them."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, entries: Tensor, taps: Tensor, shape: tuple[int, int]) -> Tensor:
-        ctx.save_for_backward(entries, taps)
-        ctx.weight_shape = weight.shape
-        matrix = weight.new_zeros(shape[0] * shape[1])
-        return matrix.index_copy_(0, entries, weight.flatten().index_select(0, taps)).view(shape)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        entries, taps = ctx.saved_tensors
-        d_weight = d_outputs[0].new_zeros(ctx.weight_shape.numel())
-        d_weight.index_add_(0, taps, d_outputs[0].reshape(-1).index_select(0, entries))
-        return d_weight.view(ctx.weight_shape), None, None, None
 
 
 def _convolution(inputs: int, outputs: int, grid: tuple[int, ...]) -> _GridLayer:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
+from helpers import forked
 from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import nn
@@ -57,6 +60,41 @@ def test_gradients_reach_the_input_and_an_activated_end(monkeypatch):
     assert "_Dense" in type(dense.run(x, network).grad_fn).__name__
     for ours, theirs in both(monkeypatch, network, lambda: dense.run(x, network).square().sum()):
         assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
+def test_convolutions_are_torchs_on_every_instruction_set(isa):
+    """Forward and every gradient, float64 to 1e-12 of a tensor's scale, float32 to 1e-5: sums of many terms."""
+    done = forked.python("-c", CONVOLUTIONS, env={**os.environ, "P3_CPU_ISA": isa})
+    if "is not one this CPU" in done.stderr:
+        pytest.skip(f"this CPU does not run {isa}")
+    assert done.returncode == 0, done.stderr
+
+
+CONVOLUTIONS = """
+import torch
+from torch import nn
+from trainer.models import dense
+from trainer.models.networks import Decoder, Encoder
+torch.manual_seed(0)
+for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+    for network, size in ((Encoder(6, (11, 17)).scan[:4], 187), (Decoder(2, 1, (11, 17)).scan[-3:], 120)):
+        network = network.to(dtype)
+        for rows in (1, 16, 45):
+            x = torch.randn(rows, size, dtype=dtype, requires_grad=True)
+            modules = [module.convolution if hasattr(module, "convolution") else module for module in network]
+            shape = next(module for module in network if hasattr(module, "shape")).shape
+            wanted = nn.Sequential(*modules)(x.view(rows, *shape)).flatten(1)
+            got = dense.run(x, network)
+            assert "_Dense" in type(got.grad_fn).__name__
+            weight = torch.randn_like(wanted)
+            tensors = (x, *network.parameters())
+            theirs = torch.autograd.grad((weight * wanted).sum(), tensors)
+            for a, b in zip((got, *torch.autograd.grad((weight * got).sum(), tensors)), (wanted, *theirs), strict=True):
+                assert b.abs().max() > 0
+                assert (a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1.0), (dtype, rows, a.shape)
+"""
 
 
 @pytest.mark.usefixtures("native")
