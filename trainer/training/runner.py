@@ -31,6 +31,7 @@ from trainer.training.branch import branched, read_trunk
 from trainer.training.diagnostics import latent_scalars, policy_scalars
 from trainer.training.interrupt import Interrupt, Interrupted
 from trainer.training.judging import Judge, NoJudge
+from trainer.training.memory import keep_freed_memory
 from trainer.training.monitor import Monitor, Timing
 from trainer.training.progress import Progress
 from trainer.training.recovery import Diverged, NotSaved, Recovery
@@ -70,6 +71,7 @@ class Runner:
             raise ValueError("evaluation: expected one for the evaluations that --eval-interval asks for, got None")
         self.config, self.run_dir, self._wandb = config, config.run_dir, wandb
         self.ranks, seed, device = ranks, ranks.seed(config.seed), ranks.device(config.device)
+        keep_freed_memory()
         torch.manual_seed(seed)
         self.env = make_env(
             config.engine,
