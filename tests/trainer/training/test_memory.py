@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 
 import pytest
-
 from helpers import forked
 
 PROGRAM = """
