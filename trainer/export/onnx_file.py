@@ -29,7 +29,7 @@ from trainer.models.p3_actor import DeployedPolicy
 from trainer.runs.files import replace_file
 from trainer.runs.policy import Candidate
 from trainer.tasks.contract import Contract
-from trainer.tasks.stride import bump
+from trainer.tasks.stride import bump, directions
 
 if TYPE_CHECKING:
     import onnx
@@ -60,7 +60,7 @@ class ExportedPolicy(nn.Module):
     scale: Tensor
     offset: Tensor
     stride: Tensor
-    middle: Tensor
+    swings: Tensor
 
     def __init__(self, candidate: Candidate, std: bool) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class ExportedPolicy(nn.Module):
         self.register_buffer("scale", torch.tensor(contract.action_scale))
         self.register_buffer("offset", torch.tensor(contract.default_pos))
         self.register_buffer("stride", torch.tensor(contract.stride))
-        self.register_buffer("middle", torch.tensor(contract.stride_middle))
+        self.register_buffer("swings", directions(torch.tensor(contract.stride_middle)))
         self._clock = _columns(contract, "clock") if contract.gait_period else None
         self.action_std: ActionStd | None = None
         if std:
@@ -84,7 +84,7 @@ class ExportedPolicy(nn.Module):
         targets = self.offset + self.scale * action
         if self._clock is not None:
             clock = groups[self.input_names.index("proprio")][:, self._clock]
-            targets = targets + self.stride * bump(clock, self.middle)
+            targets = targets + self.stride * bump(clock, self.swings)
         outputs = (action, targets)
         if self.action_std is None:
             return outputs

@@ -21,7 +21,7 @@ from trainer.tasks.rewards import BY_CLOCK, TERMS, RewardContext, steering_error
 from trainer.tasks.robots import RobotSpec, by_pattern
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.state import Episode, RobotState
-from trainer.tasks.stride import bump
+from trainer.tasks.stride import bump, directions
 from trainer.tasks.terrains import FLAT, PIT_FLOOR, TERRAINS
 
 PROPRIO_TERMS = ("ang_vel", "gravity", "command", "joint_pos", "joint_vel", "action", "clock")
@@ -195,7 +195,8 @@ class LocomotionTask:
             edge_drop=config.edge_drop,
         )
         contract = self.contract
-        self._stride, self._stride_middle = self._tensor(contract.stride), self._tensor(contract.stride_middle)
+        self._stride = self._tensor(contract.stride)
+        self._swings = directions(self._tensor(contract.stride_middle))
         self.proprio_layout = {term.name: term.size for term in contract.proprio}
         self._noise = self._tensor([term.noise for term in contract.proprio for _ in range(term.size)])
         self._commands = self._tensor([config.command_x, config.command_y, config.command_yaw])
@@ -244,7 +245,7 @@ class LocomotionTask:
     def targets(self, action: Tensor, clock: Tensor) -> Tensor:
         """Joint targets [E, J] of action [E, A] at the clock [E, 2] that it was chosen at."""
         targets = self.default_pos + self.action_scale * action
-        return targets + self._stride * bump(clock, self._stride_middle) if self.config.stride else targets
+        return targets + self._stride * bump(clock, self._swings) if self.config.stride else targets
 
     def proprio(self, state: RobotState, episode: Episode) -> Tensor:
         """[E, P], without noise."""

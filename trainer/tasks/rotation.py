@@ -23,7 +23,8 @@ def yaw_of(quat: Tensor) -> Tensor:
 def gravity_in_body(quat: Tensor) -> Tensor:
     """Unit vector of gravity [..., 3] in the body frame; (0, 0, -1) when upright."""
     w, x, y, z = quat.unbind(-1)
-    return torch.stack([-2 * (x * z - w * y), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1], -1)
+    forward, left = torch.addcmul(w * y, x, z, value=-1), torch.addcmul(w * x, y, z)
+    return torch.stack([2 * forward, -2 * left, 2 * torch.addcmul(x * x, y, y) - 1], -1)
 
 
 def wrap_angle(angle: Tensor) -> Tensor:

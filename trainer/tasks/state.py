@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trainer.tasks.contract import STANDING_COMMAND
 from trainer.tasks.rotation import gravity_in_body, rotate_inverse, yaw_of
-from trainer.tasks.stride import bump, middle
+from trainer.tasks.stride import bump, directions, middle
 
 CONTACT_FORCE = 5.0
 """N on a foot, above which it is in contact."""
@@ -246,7 +246,7 @@ class Episode(_Batched):
 
     def _swing(self) -> Tensor:
         feet = self.contact_time.shape[1]
-        return bump(self.clock, _middles(feet, self.clock.device))
+        return bump(self.clock, _directions(feet, self.clock.device))
 
     def select(self, index: Tensor) -> Episode:
         """The buffers of the environments `index` [K] alone, as copies."""
@@ -254,10 +254,10 @@ class Episode(_Batched):
 
 
 @functools.cache
-def _middles(feet: int, device: torch.device) -> Tensor:
-    """[F]: the phases in the middle of the feet's swings."""
+def _directions(feet: int, device: torch.device) -> Tensor:
+    """[2, F]: where the clock points in the middle of the feet's swings."""
     with torch.inference_mode(False):  # kept beyond the rollout that asks first
-        return torch.tensor([middle(foot, feet) for foot in range(feet)], device=device)
+        return directions(torch.tensor([middle(foot, feet) for foot in range(feet)])).to(device)
 
 
 def _turned(vector: Tensor, yaw: Tensor) -> Tensor:

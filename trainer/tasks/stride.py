@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 STANCE = 0.55
@@ -22,14 +23,18 @@ def middle(foot: int, feet: int) -> float:
     return (0.75 + foot / feet) % 1.0
 
 
-def bump(clock: Tensor, middles: Tensor) -> Tensor:
-    """[..., N]: how far in its swing is what swings around the phases middles [N], of clock [..., 2]; 0 to 1.
+def directions(middles: Tensor) -> Tensor:
+    """[2, N]: where the clock points in the middle of swings around the phases middles [N], as `bump` takes it."""
+    angle = 2 * math.pi * middles
+    return torch.stack([angle.sin(), angle.cos()]) / (1 - EDGE)
+
+
+def bump(clock: Tensor, directions: Tensor) -> Tensor:
+    """[..., N]: how far in its swing is what has its middle in `directions` [2, N], of clock [..., 2]; 0 to 1.
 
     Without a clock, where its sine and cosine are 0, nothing swings.
     """
-    angle = 2 * math.pi * middles
-    along = clock[..., :1] * angle.sin() + clock[..., 1:] * angle.cos()
-    return ((along - EDGE) / (1 - EDGE)).clamp(min=0.0)
+    return torch.sub(clock @ directions, EDGE / (1 - EDGE)).clamp(min=0.0)
 
 
 def by_joint(angles: tuple[float, ...], joints: tuple[str, ...], feet: tuple[str, ...]) -> tuple[float, ...]:
