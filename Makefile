@@ -38,8 +38,10 @@ $(VENV)/.packages: $(VENV)/.tools pyproject.toml setup.py
 	P3_NATIVE=off $(PIP) --no-build-isolation -e ".[dev]"
 	@touch $@
 
+# What the compilers say is shown where they fail. Ninja is not told of make's jobs, whose pipe it does not get.
 $(VENV)/.native: $(VENV)/.tools $(SOURCES)
-	PATH="$(abspath $(BIN)):$$PATH" P3_REQUIRE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --inplace
+	PATH="$(abspath $(BIN)):$$PATH" MAKEFLAGS= P3_REQUIRE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --inplace \
+	  >$(VENV)/native.log 2>&1 || { cat $(VENV)/native.log; exit 1; }
 	@touch $@
 
 # A first run, short enough to watch: MM with the Σλ term. Longer: p3 train --help.
@@ -64,7 +66,7 @@ test:
 # The native code that tests execute, with sanitizers and the CUDA shim.
 native: native-address native-thread native-cuda_shim
 native-%: $(VENV)/.tools
-	$(BIN)/python tests/helpers/native_build.py $*
+	MAKEFLAGS= $(BIN)/python tests/helpers/native_build.py $*
 
 # What takes many minutes, marked `sweep`: matrices of versions, loops in real time, long sweeps.
 test-all: test
