@@ -63,7 +63,7 @@ class TestMlpCovariance(NetworkCase, OpBattery):
         return {**super().arguments(inputs), "directions": direction(var.shape[1], dtype)}
 
     def test_compile_fullgraph(self, backend):
-        """Of a layer less than elsewhere: the compiler is what takes time, most of all for the reference."""
+        """The network has a layer less than elsewhere: compiling takes long, most of all the reference."""
         self.sizes = {**self.sizes, "odd": self.sizes["odd"][:-1]}
         super().test_compile_fullgraph(backend)
 

@@ -36,7 +36,7 @@ def make_pair(name, num_envs, **options):
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_quickly():
-    """Not optimised, which is half of the time that Warp's compiler takes."""
+    """Warp does not optimise its kernels: that is half of the time that it compiles them."""
     before, wp.config.optimization_level = wp.config.optimization_level, 0
     yield
     wp.config.optimization_level = before
