@@ -15,7 +15,7 @@ METHODS = (
     *("mm", "vae", "spr", "p3(2)"),
     *(pytest.param(name, marks=pytest.mark.sweep) for name in ("mc(3)", "z-mean", "ae", "simple-actor-critic")),
 )
-"""Of each kind of state one in `make test`: statistics, drawn noise, a target network, a change of the estimator."""
+"""`make test` has one of each kind: without noise, drawn noise, a loss of its own, a change of the estimator."""
 
 
 def changes():
