@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import mujoco
 import pytest
 import torch
-import warp as wp
 
 from trainer.algorithms.presets import check_engine
 from trainer.engines.mjlab.env import MjlabEnv
@@ -32,14 +31,6 @@ def make_pair(name, num_envs, **options):
     task = make_task(name)
     native = MujocoEnv(task, num_envs, seed=3, num_threads=1, **options)
     return SimpleNamespace(task=task, native=native, mjlab=MjlabEnv(task, num_envs, seed=3, **options))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_quickly():
-    """Warp does not optimise its kernels: that is half of the time that it compiles them."""
-    before, wp.config.optimization_level = wp.config.optimization_level, 0
-    yield
-    wp.config.optimization_level = before
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,3 @@ kit_stub.install()
 import fake_physx  # noqa: E402
 
 fake_physx.install()
-
-import warp  # noqa: E402
-
-warp.config.optimization_level = 0  # its compiler is what takes time
