@@ -124,7 +124,8 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stdout + done.stderr
     saved = json.loads(path.read_text())
     records = saved["cases"]
-    assert {record["kernel"] for record in records} == {case.kernel for case in package_cases() if case.default}
+    expected = {case.kernel for case in package_cases() if case.default and case.precision == precision}
+    assert {record["kernel"] for record in records} == expected
     for record in records:
         assert record.keys() >= FIELDS
         assert record["spill_bytes"] == 0
@@ -136,6 +137,26 @@ if __name__ == "__main__":
     assert modelled >= {(name, precision) for name in ("mm_train", "mc15_train", "mc50_train")}
     # A change that costs shows: what is meant to cost is accepted by `python -m triton_kernels.aot --table`.
     assert model.dearer(saved["workloads"]) == []
+
+
+def test_kernels_without_dots():
+    """Every default on sm_90 of the kernels that no precision but "ieee" has."""
+    code = """
+import json
+from triton_kernels import aot
+from triton_kernels.proof.cases import collect
+defaults = [case for case in collect("sm_90") if case.default]
+dots = {case.kernel for case in defaults if case.precision == "tf32"}
+chosen = {case.launch.facts(): case for case in defaults if case.kernel not in dots}
+records = [aot.compile_cases([case], "sm_90")[0] for case in chosen.values()]
+print(json.dumps({"records": records, "dots": sorted(dots)}))
+"""
+    done = compile_in_a_process(code)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert aot.failures(found["records"]) == []
+    kernels = {record["kernel"] for record in found["records"]}
+    assert kernels | set(found["dots"]) == {case.kernel for case in package_cases() if case.default}
 
 
 @pytest.mark.parametrize(("arch", "first_kernel"), [("sm_80", 0), ("sm_120", 1)])
