@@ -21,13 +21,27 @@ help:
 	@echo "make physx   Isaac Lab's engine on NVIDIA's PhysX on a CPU, and its checks; asks you to accept NVIDIA's licence first"
 	@echo "make docs    build the site of the documentation, with the API reference, into build/site; warnings are errors"
 
-$(VENV)/.torch: constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
+# The native extension, in place, is compiled while packages are fetched and unpacked: .tools is what compiling needs.
+PARALLEL := --no-print-directory --jobs=3 --output-sync=target
+SOURCES := setup.py CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/*)
+$(VENV)/.ready: constraints.txt pyproject.toml $(SOURCES)
+	@$(MAKE) $(PARALLEL) $(VENV)/.packages $(VENV)/.native
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.torch pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/*)
-	P3_REQUIRE_NATIVE=1 $(PIP) -e ".[dev]"
+$(VENV)/.tools: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) setuptools pybind11 cmake ninja
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.tools pyproject.toml setup.py
+	$(PIP) torch
+	P3_NATIVE=off $(PIP) --no-build-isolation -e ".[dev]"
+	@touch $@
+
+# What the compilers say is shown where they fail. Ninja is not told of make's jobs, whose pipe it does not get.
+$(VENV)/.native: $(VENV)/.tools $(SOURCES)
+	PATH="$(abspath $(BIN)):$$PATH" MAKEFLAGS= P3_REQUIRE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --inplace \
+	  >$(VENV)/native.log 2>&1 || { cat $(VENV)/native.log; exit 1; }
 	@touch $@
 
 # A first run, short enough to watch: MM with the Σλ term. Longer: p3 train --help.
@@ -44,16 +58,15 @@ train: $(VENV)/.ready
 # very slow where other processes share the cores.
 WORKERS ?= 2
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
-test: $(VENV)/.ready
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target browser isaaclab lint links native
+test:
+	@$(MAKE) $(PARALLEL) $(VENV)/.packages $(VENV)/.native browser native isaaclab lint links
 	$(PYTEST) --ignore=tests/triton
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
-# The native code that tests execute, with sanitizers and the CUDA shim: compiled on one core while mypy has the other, and
-# on both after it. What comes over the network comes meanwhile.
+# The native code that tests execute, with sanitizers and the CUDA shim.
 native: native-address native-thread native-cuda_shim
-native-%: $(VENV)/.ready
-	$(BIN)/python tests/helpers/native_build.py $*
+native-%: $(VENV)/.tools
+	MAKEFLAGS= $(BIN)/python tests/helpers/native_build.py $*
 
 # What takes many minutes, marked `sweep`: matrices of versions, loops in real time, long sweeps.
 test-all: test
@@ -64,13 +77,13 @@ test-all: test
 bench: $(VENV)/.ready
 	$(BIN)/p3 bench
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # Every link, heading and file that the pages name exists: the part of `make docs` that needs no mkdocs.
-links: $(VENV)/.ready
+links: $(VENV)/.tools
 	$(BIN)/python tools/check_links.py
 
 # An environment of its own: the pages are made from sources, without importing them, and need nothing else.
@@ -99,7 +112,7 @@ browser:
 # Isaac Lab's sources, without Isaac Sim and without their dependencies, for tests/trainer/engines/test_isaaclab.py. Never a reason to
 # fail: where they cannot be had, those tests are skipped and say so.
 isaaclab: $(VENV)/isaaclab/.ready
-$(VENV)/isaaclab/.ready: tests/trainer/engines/isaaclab_checks/requirements.txt | $(VENV)/.torch
+$(VENV)/isaaclab/.ready: tests/trainer/engines/isaaclab_checks/requirements.txt | $(VENV)/.tools
 	@echo "fetching Isaac Lab's sources for the checks of its engine"
 	@rm -rf $(VENV)/isaaclab
 	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target $(VENV)/isaaclab -r $< \

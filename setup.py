@@ -1,7 +1,8 @@
 """Builds the native extension by calling CMake; everything else about the package is in pyproject.toml.
 
 Without a C++ compiler, or where the build fails, the package installs without the extension: the reference backend
-works, `p3 info` says what is missing. P3_REQUIRE_NATIVE=1 makes that an error.
+works, `p3 info` says what is missing. P3_REQUIRE_NATIVE=1 makes that an error. P3_NATIVE=off leaves the extension to
+`python setup.py build_ext --inplace`, which `make` runs beside the installation of packages.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class CMakeBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Configures and builds in build_temp, then puts the module where setuptools expects it."""
+        if os.environ.get("P3_NATIVE") == "off":
+            return
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         try:
             self._build(target)

@@ -6,6 +6,9 @@
 // NaN and has exactly the size that was asked for. Blocks run one after the other.
 #pragma once
 
+#if !defined(P3_SHIM_THREADS)
+#undef _FORTIFY_SOURCE  // its longjmp refuses to leave one fiber's stack for another's
+#endif
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +22,7 @@
 #include <mutex>
 #include <thread>
 #else
+#include <setjmp.h>
 #include <ucontext.h>
 #endif
 
@@ -66,7 +70,9 @@ class Threads {
 
 #else
 
-// Fibers, each running until it waits; a round of the scheduler gives every fiber that may run its turn.
+// Fibers, each running until it waits; a round of the scheduler gives every fiber that may run its turn. A context begins
+// a fiber and jumps change between them: swapcontext would ask the kernel for the signal mask each time. What calls setjmp
+// is not inlined: nothing of the kernel around it would stay in registers.
 class Threads {
  public:
   static constexpr size_t kStack = 128 * 1024;
@@ -81,35 +87,50 @@ class Threads {
     static thread_local Threads* running = nullptr;
     return running;
   }
-  void pause() { swapcontext(&fibers_[at_].context, &scheduler_); }
+  __attribute__((noinline)) void pause() {
+    if (_setjmp(fibers_[at_].at) == 0) _longjmp(scheduler_, 1);
+  }
 
  private:
   struct Fiber {
     ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    bool done = false;
+    jmp_buf at;
+    bool begun = false, done = false;
   };
 
   Threads(int count, const std::function<void(int)>& body) : fibers_(static_cast<size_t>(count)), body_(body) {
-    for (Fiber& fiber : fibers_) {
-      fiber.stack.reset(new char[kStack]);
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = kStack;
-      fiber.context.uc_link = &scheduler_;
-      makecontext(&fiber.context, &Threads::start, 0);
+    for (size_t index = 0; index < fibers_.size(); ++index) {
+      ucontext_t& context = fibers_[index].context;
+      getcontext(&context);
+      context.uc_stack.ss_sp = stack(index);
+      context.uc_stack.ss_size = kStack;
+      context.uc_link = nullptr;
+      makecontext(&context, &Threads::start, 0);
     }
+  }
+  // Kept for the next launch: fresh ones are fresh pages.
+  static char* stack(size_t index) {
+    static thread_local std::vector<std::unique_ptr<char[]>> stacks;
+    while (stacks.size() <= index) stacks.emplace_back(new char[kStack]);
+    return stacks[index].get();
   }
   static void start() {
     Threads* all = current();
     all->body_(static_cast<int>(all->at_));
     all->fibers_[all->at_].done = true;
+    _longjmp(all->scheduler_, 1);
+  }
+  __attribute__((noinline)) void resume(Fiber& fiber) {
+    if (_setjmp(scheduler_) != 0) return;
+    if (fiber.begun) _longjmp(fiber.at, 1);
+    fiber.begun = true;
+    setcontext(&fiber.context);
   }
   void schedule() {
     for (size_t left = fibers_.size(); left > 0;) {
       for (at_ = 0; at_ < fibers_.size(); ++at_) {
         if (fibers_[at_].done) continue;
-        swapcontext(&scheduler_, &fibers_[at_].context);
+        resume(fibers_[at_]);
         if (fibers_[at_].done) --left;
       }
     }
@@ -117,7 +138,7 @@ class Threads {
 
   std::vector<Fiber> fibers_;
   const std::function<void(int)>& body_;
-  ucontext_t scheduler_;
+  jmp_buf scheduler_;
   size_t at_ = 0;
 };
 

@@ -188,8 +188,16 @@ def test_seeds(sampling, backend):
     layered.assert_draws_follow_their_seed(log_prob)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("sampling", "seed"), [("iid", 7), ("iid", None), ("antithetic", None), ("sobol", None)])
+@pytest.mark.parametrize(
+    ("sampling", "seed", "backend"),
+    [
+        *(("iid", 7, "cpu"), ("iid", None, "cpu"), ("antithetic", None, "cpu"), ("sobol", None, "cpu")),
+        *(("iid", None, "reference"), ("sobol", None, "reference")),
+        # As the first and the second, but that it takes the compiler long.
+        pytest.param("iid", 7, "reference", marks=pytest.mark.sweep),
+        pytest.param("antithetic", None, "reference", marks=pytest.mark.sweep),
+    ],
+)
 def test_drawing_does_not_break_a_graph(sampling, seed, backend):
     named = layered.policy_without_noise(dtype=torch.float32)
     leaf = named["latent_std"].requires_grad_()

@@ -33,6 +33,46 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason="runs in triton's interpreter: set TRITON_INTERPRET=1"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def language_is_patched_once_a_launch() -> Iterator[None]:
+    """Triton's interpreter puts its functions into `tl` at every call of a device function, a third of the tests' time.
+
+    Within a launch they are there already; what a launch changes it takes back at its end, as ever.
+    """
+    from triton.runtime import interpreter
+
+    if not hasattr(interpreter, "_LangPatchScope"):  # another version of triton
+        yield
+        return
+    patch, modules = interpreter._patch_lang, (interpreter.tl, interpreter.tl.core)
+    seen_by: dict[int, tuple[dict[str, object], frozenset[int]]] = {}
+    patched: set[int] = set()
+
+    def patch_what_is_not(fn: Callable[..., object]) -> object:
+        names = fn.__globals__
+        if id(names) not in seen_by:
+            found = frozenset(id(module) for module in modules if any(value is module for value in names.values()))
+            seen_by[id(names)] = names, found
+        needed = seen_by[id(names)][1]
+        if patched and needed <= patched:
+            return interpreter._LangPatchScope()
+        scope, outermost = patch(fn), not patched
+        patched.update(needed)
+        if outermost:
+            restore = scope.restore
+
+            def restore_all() -> None:
+                patched.clear()
+                restore()
+
+            scope.restore = restore_all
+        return scope
+
+    interpreter._patch_lang = patch_what_is_not
+    yield
+    interpreter._patch_lang = patch
+
+
 @pytest.fixture
 def count_launches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[Counter[str]]]:
     """Inside `with count_launches() as launched`, kernel name → how often the interpreter was asked to run it."""

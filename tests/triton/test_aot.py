@@ -108,8 +108,9 @@ def test_table_is_aligned(probe):
         assert len(aot.table_row(record)) == len(header)
 
 
-def test_command_saves_a_list_of_records(tmp_path):
-    """The defaults of the package on sm_90, dots as torch's "highest" and "high": they compile, fit and do not spill.
+@pytest.mark.parametrize("precision", ["tf32", pytest.param("ieee", marks=pytest.mark.sweep)])
+def test_command_saves_a_list_of_records(tmp_path, precision):
+    """The defaults of the package on sm_90, dots as torch's "high" and "highest": they compile, fit and do not spill.
 
     tf32x3 and bf16 would double the time; `python -m triton_kernels.aot` compiles them, too.
     """
@@ -117,14 +118,14 @@ def test_command_saves_a_list_of_records(tmp_path):
     code = f"""
 from triton_kernels import aot
 if __name__ == "__main__":
-    choice = ["--precision", "ieee", "--precision", "tf32"]
-    raise SystemExit(aot.main(["--arch", "sm_90", *choice, "--json", {str(path)!r}]))
+    raise SystemExit(aot.main(["--arch", "sm_90", "--precision", {precision!r}, "--json", {str(path)!r}]))
 """
     done = compile_in_a_process(code)
     assert done.returncode == 0, done.stdout + done.stderr
     saved = json.loads(path.read_text())
     records = saved["cases"]
-    assert {record["kernel"] for record in records} == {case.kernel for case in package_cases() if case.default}
+    expected = {case.kernel for case in package_cases() if case.default and case.precision == precision}
+    assert {record["kernel"] for record in records} == expected
     for record in records:
         assert record.keys() >= FIELDS
         assert record["spill_bytes"] == 0
@@ -133,9 +134,29 @@ if __name__ == "__main__":
         assert (record["wgmma"] or record["mma"]) == record["tensor_core"], record
         assert record["instructions"], record
     modelled = {(one["workload"], one["precision"]) for one in saved["workloads"]}
-    assert modelled >= {(name, dots) for name in ("mm_train", "mc15_train", "mc50_train") for dots in ("ieee", "tf32")}
+    assert modelled >= {(name, precision) for name in ("mm_train", "mc15_train", "mc50_train")}
     # A change that costs shows: what is meant to cost is accepted by `python -m triton_kernels.aot --table`.
     assert model.dearer(saved["workloads"]) == []
+
+
+def test_kernels_without_dots():
+    """Every default on sm_90 of the kernels that no precision but "ieee" has."""
+    code = """
+import json
+from triton_kernels import aot
+from triton_kernels.proof.cases import collect
+defaults = [case for case in collect("sm_90") if case.default]
+dots = {case.kernel for case in defaults if case.precision == "tf32"}
+chosen = {case.launch.facts(): case for case in defaults if case.kernel not in dots}
+records = [aot.compile_cases([case], "sm_90")[0] for case in chosen.values()]
+print(json.dumps({"records": records, "dots": sorted(dots)}))
+"""
+    done = compile_in_a_process(code)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert aot.failures(found["records"]) == []
+    kernels = {record["kernel"] for record in found["records"]}
+    assert kernels | set(found["dots"]) == {case.kernel for case in package_cases() if case.default}
 
 
 @pytest.mark.parametrize(("arch", "first_kernel"), [("sm_80", 0), ("sm_120", 1)])

@@ -54,6 +54,8 @@ class TestMlpMixtureLogProb(MlpMixtureLogProbCases):
 
     @pytest.mark.parametrize("layout", [transposed])
     def test_opcheck(self, layout):
+        """With noise that is given and with noise of numbered rows; that of all rows in `make test-all`."""
+        self.opchecked = self.opchecked[::2]
         super().test_opcheck(layout)
 
 

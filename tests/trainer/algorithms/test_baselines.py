@@ -22,6 +22,8 @@ from trainer.config import ModelConfig, TrainConfig
 
 METHODS = ("p3(3)", "mm", "vae", "mc3", "mc3-common", "shared", "z-mean", "ae", "spr", "simple-actor-critic")
 ENCODED = METHODS[:-1]
+COVERED = ("mc3", "mc3-common", "shared", "z-mean")
+"""Learn as others do, p3(3) with its Monte Carlo among them: in `make test-all`."""
 PARTS = {"ae": {"proprio", "scan", "velocity"}, "spr": {"prediction"}, "simple-actor-critic": set()}
 """What trains the representation; of all others the VAE's."""
 
@@ -76,7 +78,9 @@ def test_hyper_parameters_are_the_same_for_all():
     assert all(settings == made[0] for settings in made)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[pytest.mark.sweep] if name in COVERED else []) for name in METHODS]
+)
 def test_learns(method):
     """On a world where the action has to follow the state: rewards rise, the representation's losses fall."""
     env = TurningEnv(64)

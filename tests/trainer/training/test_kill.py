@@ -129,7 +129,7 @@ def await_moment(lives, run, generator, construction, iteration):
         lives.wait_for(lambda: half_written(run) - left, pause=0)
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(50, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.sweep)])
 def test_kills_lose_nothing(lives, tmp_path, kills):
     construction, iteration = pace(lives, tmp_path / "pace")
     generator, run, hits = random.Random(20261116), tmp_path / "run", Counter()

@@ -97,7 +97,7 @@ def assert_gone(*numbers):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.sweep)])
 def test_a_killed_process_ends_the_run_with_its_last_checkpoint(launched, tmp_path, rank):
     workers = [launched.worker(0), launched.worker(1)]
     os.kill(workers[rank], signal.SIGKILL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from helpers.trainer.small_runs import assert_same, small, whole_and_parts
@@ -9,7 +11,20 @@ from helpers.trainer.small_runs import assert_same, small, whole_and_parts
 from trainer.runs.checkpoint import load_checkpoint, save_checkpoint
 from trainer.runs.metrics import read_metrics
 
-METHODS = ("mm", "vae", "mc(3)", "z-mean", "ae", "spr", "simple-actor-critic", "p3(2)")
+METHODS = (
+    *("mm", "vae", "spr", "p3(2)"),
+    *(pytest.param(name, marks=pytest.mark.sweep) for name in ("mc(3)", "z-mean", "ae", "simple-actor-critic")),
+)
+"""`make test` has one of each kind: without noise, drawn noise, a loss of its own, a change of the estimator."""
+
+
+def changes():
+    """Every way to sample and every moment of the interruption; each with each in `make test-all`."""
+    for (i, saved_at), (j, then) in itertools.product(
+        enumerate((1, 2, 3)), enumerate(("mc2-common", "shared", "vae-stored"))
+    ):
+        yield pytest.param(saved_at, then, marks=[pytest.mark.sweep] if i != j else [])
+    yield from (pytest.param(saved_at, "mc2", marks=pytest.mark.sweep) for saved_at in (1, 2, 3))  # which p3(2) is
 
 
 def options_of(method):
@@ -42,8 +57,7 @@ def test_a_run_equals_its_two_halves(tmp_path, method):
     assert len(logged(tmp_path / "part")) == 2 * half
 
 
-@pytest.mark.parametrize("then", ["mc2", "mc2-common", "shared", "vae-stored"])
-@pytest.mark.parametrize("saved_at", [1, 2, 3])
+@pytest.mark.parametrize(("saved_at", "then"), changes())
 def test_across_the_change_of_the_estimator(tmp_path, saved_at, then):
     """Saved before, at and after the switch from moment matching to what samples, in each of its ways."""
     whole_and_parts(tmp_path, f"mm+{then}", saved_at, 4, switch_at=2)
