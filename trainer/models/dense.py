@@ -203,7 +203,7 @@ class _Dense(torch.autograd.Function):
                 native.taps_weights(layer.entries.by_weight, gradient, value, d_weight)
                 d_parameters += (gradient.sum(0), d_weight)
                 if needed:
-                    d_value = _empty(*value.shape, value, by_cell=before_by_cell)
+                    d_value = _empty(len(value), value.shape[1], value, by_cell=before_by_cell)
                     native.taps_forward(layer.entries.by_input, weight.contiguous(), None, None, gradient, d_value)
                     gradient, own = d_value, True
                 continue
