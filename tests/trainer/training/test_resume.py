@@ -57,7 +57,7 @@ def test_a_run_equals_its_two_halves(tmp_path, method):
     assert len(logged(tmp_path / "part")) == 2 * half
 
 
-@pytest.mark.parametrize(("saved_at", "then"), changes())
+@pytest.mark.parametrize(("saved_at", "then"), list(changes()))
 def test_across_the_change_of_the_estimator(tmp_path, saved_at, then):
     """Saved before, at and after the switch from moment matching to what samples, in each of its ways."""
     whole_and_parts(tmp_path, f"mm+{then}", saved_at, 4, switch_at=2)
