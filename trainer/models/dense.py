@@ -34,6 +34,8 @@ class Entries:
     by_weight: native.Taps
     outputs: int
     """Rows of the matrix."""
+    inputs: int
+    """Its columns."""
 
 
 def entries_of(output: Tensor, input_: Tensor, weight: Tensor, outputs: int, inputs: int, weights: int) -> Entries:
@@ -50,6 +52,7 @@ def entries_of(output: Tensor, input_: Tensor, weight: Tensor, outputs: int, inp
         by_input=grouped(input_, inputs, output, weight),
         by_weight=grouped(weight, weights, output, input_),
         outputs=outputs,
+        inputs=inputs,
     )
 
 
@@ -86,8 +89,10 @@ def run(x: Tensor, *networks: nn.Module) -> Tensor:
         if isinstance(module, nn.ELU) and module.alpha == 1.0 and layers and not layers[-1].activated:
             layers[-1] = layers[-1]._replace(activated=True)
         elif isinstance(module, TapLayer):
-            entries, *weight_and_bias = module.taps()
-            parameters += weight_and_bias
+            entries, weight, bias = module.taps()
+            if weight.dtype != x.dtype:  # torch says what it thinks of that
+                return functools.reduce(lambda value, network: network(value), networks, x)
+            parameters += (weight, bias)
             layers.append(_Layer(activated=False, entries=entries))
         elif type(module) is nn.Linear and module.bias is not None and module.weight.dtype == x.dtype:
             parameters += (module.weight, module.bias)
@@ -169,6 +174,8 @@ class _Dense(torch.autograd.Function):
         for index, layer in enumerate(layers):
             weight, bias, value = parameters[2 * index], parameters[2 * index + 1], outputs[-1]
             if layer.entries is not None:
+                if value.shape[1] != layer.entries.inputs:
+                    raise ValueError(f"expected {layer.entries.inputs} cells of an image, got {value.shape[1]}")
                 out = _empty(len(x), layer.entries.outputs, x, by_cell=_lies_by_cell(layers, index))
                 activation = _ELU if layer.activated else None
                 native.taps_forward(

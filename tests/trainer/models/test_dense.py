@@ -98,6 +98,16 @@ for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
 
 
 @pytest.mark.usefixtures("native")
+def test_convolutions_refuse_other_sizes_and_dtypes():
+    """The kernels would read beyond the images, and float32 weights as float64."""
+    scan = Encoder(6, (11, 17)).scan
+    with pytest.raises(ValueError, match="expected 187 cells of an image, got 180"):
+        dense.run(torch.randn(4, 180), scan)
+    with pytest.raises(RuntimeError, match="type"):
+        dense.run(torch.randn(4, 187).double(), scan)
+
+
+@pytest.mark.usefixtures("native")
 def test_an_incoming_gradient_is_left_alone():
     network = nn.Sequential(nn.Linear(3, 4), nn.ELU())
     incoming = torch.randn(2, 4)
