@@ -24,6 +24,8 @@ pytestmark = needs_dds
 TICKS = 30
 """Damping has to be there this many of the robot's ticks after a fault."""
 SIM_SLOW, DEPLOY_SLOW = SLOW
+PATIENT = ("--time-scale", "40")
+"""For what is not about delays: where the machine itself stands still for half a second, nothing is to be damped."""
 SOON = "0.2:L2+up"
 """The press that makes it stand, where nothing else is to happen on the way."""
 
@@ -39,10 +41,10 @@ def pair(tmp_path):
         yield started
 
 
-def standing(pair, policy, *robot_arguments):
+def standing(pair, policy, *robot_arguments, limits=DEPLOY_SLOW):
     """Both processes, with the motors stiff."""
     robot = pair.robot(*SIM_SLOW, "--press", SOON, *robot_arguments)
-    deploy = pair.deploy(policy, *DEPLOY_SLOW)
+    deploy = pair.deploy(policy, *limits)
     robot.wait_for("motors are stiff")
     return robot, deploy
 
@@ -137,7 +139,7 @@ def test_a_second_controller_is_refused(pair, policy):
 
 
 def test_a_foreign_command_on_the_wire_ends_in_damping(pair, policy):
-    robot, deploy = standing(pair, policy, "--stop-after-damping", 0.3, "--seconds", 6)
+    robot, deploy = standing(pair, policy, "--stop-after-damping", 0.3, "--seconds", 6, limits=PATIENT)
     code = (
         "import sys, time; from trainer.deploy.bus import Bus; from trainer.deploy.unitree import *;"
         "from trainer.deploy.motor_commands import damping_command;"
@@ -176,7 +178,7 @@ def test_a_dry_run_sends_nothing(pair, policy):
 def test_a_bad_connection_is_survived(pair, policy, link):
     """The whole way to the policy, in lockstep: no fault, and no command that the robot refused."""
     robot = pair.robot("--lockstep", "--press", STAND, POLICY, "--seconds", 8, *link)
-    deploy = pair.deploy(policy, "--time-scale", 40, "--seconds", 7)
+    deploy = pair.deploy(policy, *PATIENT, "--seconds", 7)
     assert deploy.finish() == 0, deploy.text()
     assert "stand -> policy: asked for" in deploy.text()
     assert robot.finish() == 0
@@ -186,7 +188,7 @@ def test_a_bad_connection_is_survived(pair, policy, link):
 def test_the_map_over_dds_lets_the_policy_start(pair, policy):
     """Clouds and odometry from the robot's lidar through the map's process; without them the policy is refused."""
     robot = pair.robot("--lockstep", "--press", STAND, POLICY, "--seconds", 8, "--terrain", "stairs", "--lidar")
-    deploy = pair.deploy(policy, "--time-scale", 40, "--seconds", 7, "--map")
+    deploy = pair.deploy(policy, *PATIENT, "--seconds", 7, "--map")
     assert deploy.finish() == 0, deploy.text()
     assert "stand -> policy: asked for" in deploy.text()
     assert robot.finish() == 0
@@ -194,7 +196,7 @@ def test_the_map_over_dds_lets_the_policy_start(pair, policy):
 
 def test_no_map_no_policy(pair, policy):
     pair.robot("--lockstep", "--press", STAND, POLICY, "--seconds", 8)
-    deploy = pair.deploy(policy, "--time-scale", 40, "--seconds", 7, "--map")
+    deploy = pair.deploy(policy, *PATIENT, "--seconds", 7, "--map")
     assert deploy.finish() == 0, deploy.text()
     assert "nothing has come on rt/Odometry yet" in deploy.text()
     assert "-> policy" not in deploy.text()
@@ -202,7 +204,7 @@ def test_no_map_no_policy(pair, policy):
 
 def test_clock_jitter_is_survived(pair, policy):
     robot = pair.robot("--speed", 0.5, "--jitter-ms", 1.0, "--press", STAND, "--seconds", 3)
-    deploy = pair.deploy(policy, "--time-scale", 10, "--seconds", 2.5)
+    deploy = pair.deploy(policy, *PATIENT, "--seconds", 2.5)
     assert deploy.finish() == 0, deploy.text()
     assert robot.finish() == 0
 
