@@ -98,6 +98,7 @@ PLANS = {
                 branch("cm"),
                 scratch("noise0.02", *_noise(0.02)),
                 scratch("held0.1", *_noise(0.02, 0.1)),
+                scratch("held0.3", *_noise(0.02, 0.3)),
             ),
             seeds=(11, 12, 13, 14),
         ),
