@@ -283,3 +283,22 @@ def test_an_ankle_pressed_on_its_stop_stays_within_a_few_hundredths_of_it():
         mujoco.mj_step(model, data)
     position, low = data.qpos[joint.qposadr[0]], joint.range[0]
     assert low - 0.05 < position < low + 0.01
+
+
+def test_the_sparse_solver_gives_the_dense_ones_numbers():
+    """A G1 dropped onto the plane with its motors pulling: contacts, stops and motors, by both solvers."""
+    ends = []
+    for jacobian in (None, mujoco.mjtJacobian.mjJAC_DENSE):
+        model = build_model(G1, None)
+        assert model.opt.jacobian == mujoco.mjtJacobian.mjJAC_SPARSE
+        if jacobian is not None:
+            model.opt.jacobian = jacobian
+        data = mujoco.MjData(model)
+        data.qpos[2] = 0.78
+        for step in range(60):
+            data.ctrl[:] = 0.3 * np.sin(0.1 * step + np.arange(model.nu))
+            mujoco.mj_step(model, data)
+        assert data.ncon > 0
+        ends.append(data.qpos.copy())
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-8)  # rounding, grown over 60 steps of contact
+    assert build_model(WALKER, None).opt.jacobian == mujoco.mjtJacobian.mjJAC_DENSE
