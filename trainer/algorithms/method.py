@@ -20,6 +20,8 @@ class Method:
     """The estimators, in the order in which they train; the weights go on from one to the next."""
     options: type[ActorConfig] = ActorConfig
     """The class whose fields are the settings that its actor takes."""
+    latent_noise_coef: float = 0.0
+    """Weight of the Σλ term where none is given."""
 
     @property
     def has_latent_distribution(self) -> bool:
@@ -37,6 +39,6 @@ class Method:
         return len(self.phases) - 1
 
 
-def vae_method(name: str, *phases: Estimator) -> Method:
-    """A method on the paper's β-VAE: these differ in their estimators alone."""
-    return Method(name, "trainer.models:P3Actor", phases, ModelConfig)
+def vae_method(name: str, *phases: Estimator, latent_noise_coef: float = 0.0) -> Method:
+    """A method on the paper's β-VAE: these differ in their estimators, and in the pressure on the latent's noise."""
+    return Method(name, "trainer.models:P3Actor", phases, ModelConfig, latent_noise_coef)

@@ -2,6 +2,7 @@
 
 Several phases are joined by +: `mm+mc15` is P³, the paper's LSFT after moment matching, `mm+shared` and
 `cm+mc50-common` are others. MC-only (N), the paper's "trains from initialization with N latent samples", is `mcN`.
+`quiet` is ours: moment matching with the Σλ term, for a policy that does not depend on its latent's noise.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from trainer.config.names import did_you_mean
 
 DEFAULT_SAMPLES = 15
 """The paper's N for LSFT."""
+QUIET_COEF = 0.005
+"""Weight of the Σλ term of `quiet`, as the pilot decided (docs/preregistration.md)."""
+
+
+def _quiet() -> Method:
+    return vae_method("quiet", MomentMatching(), latent_noise_coef=QUIET_COEF)
+
+
 _NAMED: dict[str, Callable[[], Method]] = {
+    "quiet": _quiet,
     "vae": vae.method,
     "vae-stored": vae_stored.method,
     "z-mean": z_mean.method,

@@ -124,6 +124,11 @@ class P3PPO(Containment, RolloutRows, Steps, SavedState, PPO):
                 f"actor: method {method!r} trains a {expected.__name__} (class_name {self.method.actor!r}),"
                 f" got a {type(actor).__name__}"
             )
+        if self.method.latent_noise_coef > 0 and actor.latent_noise is None:
+            raise ValueError(
+                f"actor: method {method!r} needs a latent_noise_coef above 0, its own is"
+                f" {self.method.latent_noise_coef:g}; without it, it is mm"
+            )
         super().__init__(actor, critic, storage, **ppo)
         self.ranks = Ranks(self.gpu_global_rank, self.gpu_world_size)
         self.actor.ranks = self.ranks
@@ -168,6 +173,9 @@ class P3PPO(Containment, RolloutRows, Steps, SavedState, PPO):
         if algorithm["mirror_share"] > 0:
             algorithm["symmetry"] = symmetry_of(env, symmetry_cfg)
         groups = observation_sets(obs, cfg["obs_groups"])
+        own = parse_method(algorithm.get("method", "p3")).latent_noise_coef
+        if own > 0:
+            actor_cfg.setdefault("latent_noise_coef", own)
         actor = actor_class(obs, groups, "actor", env.num_actions, **actor_cfg).to(device)
         critic = critic_class(obs, groups, "critic", 1, **critic_cfg).to(device)
         stored = obs.clone()

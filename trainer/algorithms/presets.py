@@ -135,7 +135,7 @@ def filled(config: TrainConfig) -> ResolvedConfig:
             "run_dir": config.run_dir or Path("runs") / f"{config.task}-{config.method}-{config.seed}",
             "eval_seconds": task.episode_seconds if config.eval_seconds is None else config.eval_seconds,
             "ppo": _filled_ppo(config.ppo, preset, task),
-            "model": _filled_model(config, preset, task),
+            "model": _filled_model(config, method, preset, task),
         }
     )
 
@@ -150,12 +150,14 @@ def _filled_ppo(ppo: PpoConfig, preset: _Preset, task: TaskConfig) -> ResolvedPp
     return ResolvedPpo(**given)
 
 
-def _filled_model(config: TrainConfig, preset: _Preset, task: TaskConfig) -> ResolvedModel:
+def _filled_model(config: TrainConfig, method: Method, preset: _Preset, task: TaskConfig) -> ResolvedModel:
     given = {setting.name: getattr(config.model, setting.name) for setting in dataclasses.fields(ModelConfig)}
     if given["hidden_dims"] is None:
         given["hidden_dims"] = preset.hidden_dims
     if given["init_std"] is None and config.init_from is None:  # else the checkpoint's, whatever it is
         given["init_std"] = _of_kin(preset.init_std, task)
+    if given["latent_noise_coef"] is None:
+        given["latent_noise_coef"] = method.latent_noise_coef
     return ResolvedModel(**given)
 
 
@@ -247,9 +249,12 @@ def _check_together(config: ResolvedConfig, method: Method) -> None:
         )
     if config.model.latent_noise_target is not None and config.model.latent_noise_coef == 0:
         raise ValueError("--model.latent-noise-target: expected a --model.latent-noise-coef to begin with, got 0")
+    if method.latent_noise_coef > 0 and config.model.latent_noise_coef == 0:
+        raise ValueError(f"--model.latent-noise-coef: without it {method.name} is mm; expected more than 0, got 0")
     taken = {setting.name for setting in dataclasses.fields(method.options)}
+    without = dataclasses.replace(ModelConfig(), latent_noise_coef=method.latent_noise_coef)
     for setting in dataclasses.fields(ModelConfig):
-        if setting.name not in taken and getattr(config.model, setting.name) != setting.default:
+        if setting.name not in taken and getattr(config.model, setting.name) != getattr(without, setting.name):
             raise ValueError(
                 f"--model.{setting.name.replace('_', '-')}: the networks of {method.name} have no such setting"
             )

@@ -97,8 +97,9 @@ class ModelConfig(EncoderConfig):
     """Weight of the latent's KL in the VAE loss."""
     kl_reduction: Literal["mean", "sum"] = "mean"
     """Reduction of the latent's KL over its dimensions; errors of the reconstruction are means."""
-    latent_noise_coef: float = 0.0
-    """Weight of the Σλ term, a pressure on the action variance that the latent causes; 0 for none, try 0.02."""
+    latent_noise_coef: float | None = None
+    """Weight of the Σλ term, a pressure on the action variance that the latent causes, with any method that has a
+    latent; 0 for none, the method's own by default, which only quiet has."""
     latent_noise_target: float | None = None
     """Σv/σ² (the latent's action variance over the exploration's, summed over actions) that the weight of the Σλ term
     is adapted to hold, beginning at --model.latent-noise-coef; a constant weight by default."""
@@ -125,9 +126,10 @@ class TrainConfig:
     """Go on from this checkpoint of another run (or its newest), environments, optimiser and counters included, in a
     run directory of its own; what is not given, such as another --method, is that run's."""
     method: str = "p3"
-    """Training method: p3 (mm, then mc15), an estimator of the marginal likelihood (mm, mcN, mcN-common, mcN-sobol, cm,
-    cm-diagonal, cm-unscented, shared), several of them in phases joined by + (mm+shared), or a baseline: vae (one
-    sample), vae-stored, z-mean, ae, spr, simple-actor-critic."""
+    """Training method: p3 (mm, then mc15), quiet (mm with a pressure on the latent's noise), an estimator of the
+    marginal likelihood (mm, mcN, mcN-common, mcN-sobol, cm, cm-diagonal, cm-unscented, shared), several of them in
+    phases joined by + (mm+shared), or a baseline: vae (one sample), vae-stored, z-mean, ae, spr,
+    simple-actor-critic."""
     engine: EngineName = "mujoco"
     """Simulator: native MuJoCo on the CPU's cores, or mjlab (the G1's tasks), which is for GPUs."""
     device: str = "cpu"
@@ -202,6 +204,7 @@ class ResolvedModel(ModelConfig):
     """The networks' settings with the preset's widths filled in; what is still None is the network's own default."""
 
     hidden_dims: tuple[int, ...]
+    latent_noise_coef: float
 
 
 @dataclass(frozen=True, kw_only=True)

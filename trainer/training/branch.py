@@ -52,7 +52,12 @@ def settings_of_trunk(source: str) -> TrainConfig:
 
 def settings_of_branch(trunk: TrainConfig, source: str) -> TrainConfig:
     """The settings of a branch that changes nothing of its trunk's."""
-    return dataclasses.replace(trunk, branch_from=source, init_from=None, run_dir=None, resume=False, max_minutes=None)
+    model = trunk.model
+    if model.latent_noise_coef == parse_method(trunk.method).latent_noise_coef:  # another method has its own
+        model = dataclasses.replace(model, latent_noise_coef=None)
+    return dataclasses.replace(
+        trunk, branch_from=source, init_from=None, run_dir=None, resume=False, max_minutes=None, model=model
+    )
 
 
 def check_branch(config: TrainConfig) -> None:

@@ -11,7 +11,8 @@ from helpers.trainer.small_runs import whole_and_parts
 from helpers.trainer.synthetic import TurningEnv, config, construct, rollout, trained
 
 from p3kernels.diagnostics import sampled_moments
-from trainer.algorithms import P3PPO
+from trainer.algorithms import P3PPO, parse_method
+from trainer.algorithms.methods import QUIET_COEF
 from trainer.algorithms.presets import resolve
 from trainer.config import ModelConfig, TrainConfig
 from trainer.models.latent_noise import BAND, REACH, STEP, LatentNoise, latent_share
@@ -146,6 +147,29 @@ def test_first_weights_of_the_latent():
 def test_bad_settings(options, message):
     with pytest.raises(ValueError, match=message):
         resolve(TrainConfig(method="mm", model=ModelConfig(**options)))
+
+
+def test_quiet_is_mm_with_the_term():
+    ours, term = (
+        resolve(TrainConfig(method=method, model=ModelConfig(latent_noise_coef=coef)))
+        for method, coef in (("quiet", None), ("mm", QUIET_COEF))
+    )
+    assert ours.model == term.model
+    assert parse_method("quiet").phases == parse_method("mm").phases
+    for given in ({}, {"coef": 0.5}):
+        settings = config("quiet")
+        assert "latent_noise_coef" not in settings["actor"]
+        settings["actor"] |= {f"latent_noise_{name}": value for name, value in given.items()}
+        env = TurningEnv()
+        algorithm = P3PPO.construct_algorithm(env.get_observations(), env, settings, "cpu")
+        assert algorithm.actor.latent_noise.coef == given.get("coef", QUIET_COEF)
+
+
+def test_quiet_without_the_term_is_refused():
+    with pytest.raises(ValueError, match=r"--model.latent-noise-coef: without it quiet is mm"):
+        resolve(TrainConfig(method="quiet", model=ModelConfig(latent_noise_coef=0.0)))
+    with pytest.raises(ValueError, match=r"method 'quiet' needs a latent_noise_coef above 0, its own is 0.0"):
+        with_term("quiet", coef=0.0)
 
 
 def test_only_for_a_latent_with_a_variance():

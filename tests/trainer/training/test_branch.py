@@ -8,9 +8,12 @@ import pytest
 from helpers.trainer.small_runs import assert_same, small
 
 from trainer import cli
+from trainer.algorithms import parse_method
+from trainer.algorithms.presets import resolve
 from trainer.runs.checkpoint import load_checkpoint
 from trainer.runs.config_file import load_config, save_config
 from trainer.runs.metrics import read_metrics
+from trainer.training.branch import settings_of_trunk
 
 AT, END = 3, 5
 
@@ -97,6 +100,15 @@ def test_settings_that_are_given_take_effect(trunk, held, tmp_path):
     assert runner.algorithm.learning_rate == 3e-4
     assert runner.algorithm.optimizer.param_groups[0]["lr"] == 3e-4
     assert runner.algorithm.dual_clip == 3.0
+
+
+def test_another_method_brings_its_own_weight_of_the_term(trunk, held):
+    """What the trunk was given stays; what was its method's own is the branch's method's."""
+    for source, method, coef in ((trunk, "quiet", None), (trunk, "mc2", None), (held, "mc2", 0.02)):
+        given = dataclasses.replace(settings_of_trunk(str(source)), method=method, iterations=END)
+        assert given.model.latent_noise_coef == coef
+        resolved = resolve(given).model.latent_noise_coef
+        assert resolved == (parse_method(method).latent_noise_coef if coef is None else coef)
 
 
 def command(source, run_dir, *options):
