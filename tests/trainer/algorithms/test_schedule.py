@@ -86,7 +86,7 @@ def test_every_estimator_is_known_by_its_label():
 )
 def test_no_method(text):
     with pytest.raises(
-        ValueError, match=r"method: expected p3, p3\(N\), quiet, vae, .*ae, spr, .* or phases joined by \+ of .*mm.* got "
+        ValueError, match=r"method: expected p3, p3\(N\), quiet, vae, .*spr, .* or phases joined by \+ of .*mm.* got "
     ):
         parse_method(text)
 
