@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from trainer.tasks.rotation import rotate_inverse, wrap_angle
+from trainer.tasks.rotation import wrap_angle
 from trainer.tasks.state import CONTACT_FORCE, Episode, RobotState
 
 
@@ -53,6 +53,9 @@ _WITHIN = 0.9
 
 def steering_error(state: RobotState, episode: Episode) -> Tensor:
     """[E]: radians to turn left by to a point ahead on the episode's line."""
+    known = episode.known("steering_error")  # from the commands of the same step
+    if known is not None:
+        return known
     cos, sin = episode.heading.cos(), episode.heading.sin()
     x, y = (state.root_pos[:, :2] - episode.line).unbind(-1)
     aside = torch.atan((y * cos - x * sin) / _LOOK_AHEAD)
@@ -190,21 +193,15 @@ def stumble(state: RobotState, episode: Episode, context: RewardContext) -> Tens
 
 def stance_width(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Feet nearer than 0.16 m sideways, in the heading frame: crossing legs."""
-    between = state.foot_pos[:, 0] - state.foot_pos[:, 1]
-    sideways = rotate_inverse(_yaw_quat(state.yaw), between)[:, 1].abs()
-    return (0.16 - sideways).clamp(min=0.0)
+    x, y, _ = (state.foot_pos[:, 0] - state.foot_pos[:, 1]).unbind(-1)
+    cos, sin = state.facing
+    return torch.rsub((y * cos - x * sin).abs(), 0.16).clamp(min=0.0)
 
 
 def foot_edge(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Share of the sole's points off the terrain, summed over loaded feet: 1 for a foot beside its stone."""
     share_off = (state.sole_drop > context.edge_drop).float().mean(-1)
     return (share_off * state.foot_contact).sum(-1)
-
-
-def _yaw_quat(yaw: Tensor) -> Tensor:
-    half = 0.5 * yaw
-    zero = torch.zeros_like(half)
-    return torch.stack([half.cos(), zero, zero, half.sin()], -1)
 
 
 TERMS: dict[str, Term] = {

@@ -20,6 +20,7 @@ from trainer.tasks.curriculum import Curriculum
 from trainer.tasks.interface import ACTION_CLIP
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.outcome import Outcome, Start
+from trainer.tasks.rewards import steering_error
 from trainer.tasks.state import Episode, RobotState
 from trainer.tasks.terrains import FLAT
 from trainer.tasks.tiles import TileGrid
@@ -268,10 +269,14 @@ class RunningTask:
         expired = (episode.command_left <= 0).nonzero().squeeze(-1)
         if count := expired.shape[0]:
             episode.command[expired], episode.command_left[expired] = self.task.sample_command(count, self.generator)
+        lasting = {}
+        if self.task.config.keep_heading:
+            lasting["steering_error"] = steering_error(self.state, episode)
+            episode.know(**lasting)
         episode.command = self.task.steered(self.state, episode)
-        moving = episode.is_moving
+        lasting["is_moving"] = episode.is_moving
         episode.clock = self.task.clock(episode)
-        episode.know(is_moving=moving)  # a new clock does not change it
+        episode.know(**lasting)  # neither a new clock nor, of the error, a new command changes it
 
     def _remember(self) -> Tensor:
         """Appends the current proprioception, as the sensors give it, to the history; returns it without noise."""

@@ -48,6 +48,10 @@ class _Batched:
         """Takes what follows from the fields, by the names of the properties, from whoever has computed it already."""
         self._derived.update(derived)
 
+    def known(self, name: str) -> Tensor | None:
+        """What `know` was told by this name, as long as it is true."""
+        return self._derived.get(name)
+
     def rows(self, index: Tensor) -> dict[str, Tensor]:
         """Every field at the rows `index` [K], as copies."""
         return {field.name: getattr(self, field.name).index_select(0, index) for field in fields(self)}  # type: ignore[arg-type]
@@ -130,6 +134,11 @@ class RobotState(_Batched):
         return self._once("yaw", lambda: yaw_of(self.root_quat))
 
     @property
+    def facing(self) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the heading, [E] each."""
+        return self._once("cos_yaw", self.yaw.cos), self._once("sin_yaw", self.yaw.sin)
+
+    @property
     def body_velocity(self) -> Tensor:
         """[E, 3]: the root's linear velocity, body frame."""
         return self._once("body_velocity", lambda: rotate_inverse(self.root_quat, self.root_lin_vel))
@@ -137,7 +146,7 @@ class RobotState(_Batched):
     @property
     def planar_velocity(self) -> Tensor:
         """[E, 2]: forward and left, in the heading frame."""
-        return self._once("planar_velocity", lambda: _turned(self.root_lin_vel, self.yaw))
+        return self._once("planar_velocity", lambda: _turned(self.root_lin_vel, *self.facing))
 
     def ground_below(self) -> Tensor:
         """[E]: the ground that a robot's height is measured from: the lowest under its loaded feet.
@@ -260,7 +269,7 @@ def _directions(feet: int, device: torch.device) -> Tensor:
         return directions(torch.tensor([middle(foot, feet) for foot in range(feet)])).to(device)
 
 
-def _turned(vector: Tensor, yaw: Tensor) -> Tensor:
-    """[E, 2]: the horizontal part of vector [E, 3] in a frame that is turned by yaw [E]."""
-    x, y, cos, sin = vector[:, 0], vector[:, 1], yaw.cos(), yaw.sin()
+def _turned(vector: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """[E, 2]: the horizontal part of vector [E, 3] in a frame that is turned by an angle of cos and sin [E]."""
+    x, y = vector[:, 0], vector[:, 1]
     return torch.stack([x * cos + y * sin, y * cos - x * sin], -1)

@@ -77,14 +77,15 @@ class StateReader:
             root_quat = torch.stack([half.cos(), zero, half.sin(), zero], -1)
             lin_vel = torch.stack([qvel[:, 0], zero, qvel[:, 1]], -1)
             ang_vel = torch.stack([zero, qvel[:, 2], zero], -1)
+            yaw = zero
         else:
             root_pos, root_quat, lin_vel, ang_vel = qpos[:, :3], qpos[:, 3:7], qvel[:, :3], qvel[:, 3:6]
+            yaw = yaw_of(root_quat)
         foot_pos = sensors[:, self.foot_pos].view(count, feet, 3)
         sole_points = sensors[:, self.sole_points].view(count, feet, -1, 3)
         if origin is not None:
             root_pos, foot_pos = root_pos - origin, foot_pos - origin[:, None]
             sole_points = sole_points - origin[:, None, None]
-        yaw = yaw_of(root_quat)
         foot_ground, sole_drop = ground.below_feet(tile, foot_pos, sole_points)
         state = RobotState(
             root_pos=root_pos,
