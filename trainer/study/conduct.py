@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -201,27 +201,45 @@ class _Conductor:
     def _summary(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
         left = len(self.runs) - len(self.done) - len(self.failures) - len(self.pool.running)
+        unfinished = [self.runs[number] for number in {*self.waiting, *self.pool.running}]
+        remaining = remaining_seconds(self.runs, unfinished, self.pool.size)
         return (
             f"{len(self.done)} of {len(self.runs)} runs done{failed}, {len(self.pool.running)} running, {left} left"
-            f"  eta {self._remaining()}"
+            f"  eta {'-' if remaining is None else format_duration(remaining)}"
         )
 
-    def _remaining(self) -> str:
-        """By the seconds an iteration of the same method took, or of any method where there is none yet."""
-        progress = {number: progress_of(self.runs[number]) for number in range(len(self.runs))}
-        pace: dict[str, list[float]] = {}
-        for number, (iterations, seconds) in progress.items():
-            if iterations:
-                pace.setdefault(self.runs[number].config.method, []).append(seconds / iterations)
-        if not pace:
-            return "-"
-        means = {method: sum(values) / len(values) for method, values in pace.items()}
-        anyone = sum(means.values()) / len(means)
-        left = [
-            (self.runs[number].target - progress[number][0]) * means.get(self.runs[number].config.method, anyone)
-            for number in {*self.waiting, *self.pool.running}
-        ]
-        return format_duration(max([sum(left) / self.pool.size, *left])) if left else "0:00:00"
+
+def remaining_seconds(runs: Sequence[Run], unfinished: Collection[Run], jobs: int) -> float | None:
+    """By the seconds an iteration of the same method took, or of any method where there is none yet; None before any.
+
+    Args:
+        runs: All of the study.
+        unfinished: Those that wait or are at work.
+        jobs: Processes at a time.
+    """
+    progress = {run.name: _own_progress(run) for run in runs}
+    pace: dict[str, list[float]] = {}
+    for run in runs:
+        iterations, seconds = progress[run.name]
+        if iterations:
+            pace.setdefault(run.config.method, []).append(seconds / iterations)
+    if not pace:
+        return None
+    means = {method: sum(values) / len(values) for method, values in pace.items()}
+    anyone = sum(means.values()) / len(means)
+    left = [
+        (run.target - run.first + 1 - progress[run.name][0]) * means.get(run.config.method, anyone)
+        for run in unfinished
+    ]
+    return max([sum(left) / jobs, *left]) if left else 0.0
+
+
+def _own_progress(run: Run) -> tuple[int, float]:
+    """Iterations of the run itself and the seconds they took: a branch counts on from its trunk's."""
+    iterations, seconds = progress_of(run)
+    if run.trunk is None or not iterations:
+        return iterations, seconds
+    return iterations - run.first + 1, max(0.0, seconds - progress_of(run.trunk)[1])
 
 
 def _remember_session(run: Run, arguments: list[str]) -> None:

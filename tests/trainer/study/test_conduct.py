@@ -30,7 +30,7 @@ from trainer.runs.directory import DIVERGED, locked
 from trainer.runs.metrics import read_metrics
 from trainer.study.arms import PLANS
 from trainer.study.campaign import Campaign
-from trainer.study.conduct import complete
+from trainer.study.conduct import complete, remaining_seconds
 from trainer.study.judge import read_judged
 from trainer.study.planned import Planned
 from trainer.study.records import record_path
@@ -220,6 +220,19 @@ def test_a_training_that_diverges_is_no_failure(tmp_path, monkeypatch):
     assert notes[0] == "walker-parkour-vae-101: diverged: iteration 1: trouble"
     assert json.loads((tmp_path / "records" / f"{run.name}.json").read_text())["diverged"] == "iteration 1: trouble"
     assert conduct(tmp_path, "vae") == []  # and is not trained again
+
+
+def test_the_remaining_time_counts_a_branch_from_its_trunk_on(tmp_path):
+    trunk, mm, mc15 = runs = planned(tmp_path, "mm", "mm+mc15").runs()
+    assert remaining_seconds(runs, runs, 1) is None
+    for run, iterations, seconds in ((trunk, 1, 10.0), (mm, 3, 14.0), (mc15, 2, 20.0)):
+        run.path.mkdir()
+        line = json.dumps({"iteration": iterations, "time/total_seconds": seconds})
+        (run.path / "metrics.jsonl").write_text(line + "\n")
+    # mm: 10 s an iteration of the trunk, 2 of the branch; mc15: 10; left are 13 iterations of mm and 14 of mc15
+    assert remaining_seconds(runs, [mm, mc15], 1) == 13 * 6 + 14 * 10
+    assert remaining_seconds(runs, [mm, mc15], 2) == 14 * 10
+    assert remaining_seconds(runs, [], 2) == 0
 
 
 def test_a_record_of_the_first_version_is_refused_by_it(tmp_path):
