@@ -145,3 +145,6 @@ class PackConfig:
     """A run directory (its best.pt, else its newest checkpoint) or a checkpoint file."""
     output: Annotated[Path, tyro.conf.Positional]
     """The file, ending in .pt; its name is the policy's."""
+    average: int = 1
+    """How many checkpoints of the run to take the mean of the weights of: this one and those before it. Checkpoints of
+    a training that goes on circle around what it tends to, so that their mean can be better than each of them."""

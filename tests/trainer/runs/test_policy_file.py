@@ -84,6 +84,36 @@ def test_what_cannot_be_used_is_named(packed, tmp_path, capsys):
     assert "ending in .pt" in capsys.readouterr().err
 
 
+def test_the_mean_of_checkpoints(run, tmp_path, capsys):
+    path = tmp_path / "mean.pt"
+    assert cli.main(["pack", str(run), str(path), "--average", "2"]) == 0
+    assert "iteration 2, weights the mean of 2 checkpoints" in capsys.readouterr().out
+    made, first, second = (load_candidate(one).actor for one in (path, run / "model_1.pt", run / "model_2.pt"))
+    moved = 0
+    for name, value in made.named_parameters():
+        ends = first.get_parameter(name), second.get_parameter(name)
+        torch.testing.assert_close(value, (ends[0] + ends[1]) / 2)
+        moved += not torch.equal(*ends)
+    assert moved > 10
+    for name, value in made.named_buffers():
+        assert torch.equal(value, second.get_buffer(name)), name
+
+
+@pytest.mark.parametrize(
+    ("source", "average", "message"),
+    [
+        ("run", "0", "--average: expected at least 1, got 0"),
+        ("run", "3", "--average: expected at most 2, the checkpoints up to"),
+        ("packed", "2", "--average: expected a run or a checkpoint in one, got the policy file"),
+    ],
+)
+def test_a_mean_of_what_is_not_there_is_refused(run, packed, source, average, message, tmp_path, capsys):
+    named = {"run": run, "packed": packed}[source]
+    assert cli.main(["pack", str(named), str(tmp_path / "mean.pt"), "--average", average]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "mean.pt").exists()
+
+
 @pytest.mark.parametrize("name", pretrained())
 def test_every_policy_of_the_package_has_a_card_and_acts(name, tmp_path, monkeypatch):
     path = pretrained()[name]
