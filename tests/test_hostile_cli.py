@@ -263,7 +263,7 @@ REFUSED = {
     ("train", "--model.hidden-dims", "64", "-3"): "--model.hidden-dims: expected at least 1, got -3",
     ("train", "--num-envs", "100000000"): "--num-envs: 100000000 environments of g1-flat would need about",
     ("train", "--nun-envs", "3"): "--num-envs",
-    ("train", "--method", "mcmc"): "method: expected p3, p3(N), vae,",
+    ("train", "--method", "mcmc"): "method: expected p3, p3(N), quiet, vae,",
     ("train", "--method", "mm+mm"): "method: expected a phase after mm that differs from it, got 'mm+mm'",
     ("train", "--method", "mm+"): "method: expected p3, p3(N),",
     ("train", "--method", "ae+mc15"): "method: expected p3, p3(N),",
