@@ -44,14 +44,13 @@ $(VENV)/.native: $(VENV)/.tools $(SOURCES)
 	  >$(VENV)/native.log 2>&1 || { cat $(VENV)/native.log; exit 1; }
 	@touch $@
 
-# A first run, short enough to watch: MM with the Σλ term. Longer: p3 train --help.
+# A first run, short enough to watch. Longer: p3 train --help.
 RUN ?= runs/first-steps
 train: $(VENV)/.ready
 	@if [ -e $(RUN)/config.json ]; then \
 	  $(BIN)/p3 train --run-dir $(RUN) --resume; \
 	else \
-	  $(BIN)/p3 train --task g1-flat --method mm --model.latent-noise-coef 0.02 --iterations 390 \
-	    --max-minutes 12 --run-dir $(RUN); \
+	  $(BIN)/p3 train --task g1-flat --iterations 390 --max-minutes 12 --run-dir $(RUN); \
 	fi
 
 # On WORKERS processes, each file in one of them but for the last ones. passive: spinning OpenMP threads make small tests

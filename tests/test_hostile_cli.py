@@ -245,6 +245,7 @@ test_many_command_lines = pytest.mark.sweep(swept(1200))
 
 
 STUDY = ("study", "preregistered", "--dir", "runs")
+P3 = ("train", "--method", "p3")
 MM_CM_SHARED = ("train", "--method", "mm+cm+shared")
 SMALL_ROLLOUT = ("--num-envs", "8", "--ppo.num-steps-per-env", "8")
 REFUSED = {
@@ -253,6 +254,8 @@ REFUSED = {
     ("train", "--set", "terrains=stars"): "(did you mean 'stairs'?)",
     ("train", "--set", "rewards.progres=1"): "(did you mean 'progress'?)",
     ("train", "--switch-at", "5", "--method", "mm"): "--switch-at: mm has one phase",
+    ("train", "--switch-at", "5"): "--switch-at: quiet has one phase",
+    ("train", "--switch-on-plateau"): "--switch-on-plateau: quiet has one phase",
     ("train", "--run-dir", ""): "--run-dir: expected the name of a directory",
     ("train", "--num-threads", "0"): "--num-threads: expected at least 1, got 0",
     ("train", "--model.beta", "-1"): "--model.beta: expected at least 0, got -1.0",
@@ -271,9 +274,9 @@ REFUSED = {
     ("train", "--iterations", "0"): "--iterations: expected at least 1, got 0",
     ("train", "--max-minutes", "-3"): "--max-minutes: expected a positive number, got -3",
     ("train", "--switch-at", "-1"): "--switch-at: expected at least 0, got -1",
-    ("train", "--switch-at", "1", "2"): "--switch-at: expected 1 iterations, one a change of mm+mc15, got 2",
+    (*P3, "--switch-at", "1", "2"): "--switch-at: expected 1 iterations, one a change of mm+mc15, got 2",
     (*MM_CM_SHARED, "--switch-at", "3", "3"): "--switch-at: expected rising iterations, got 3 3",
-    ("train", "--switch-at", "1", "--switch-on-plateau"): "exclude each other",
+    (*P3, "--switch-at", "1", "--switch-on-plateau"): "exclude each other",
     ("train", "--ppo.gamma", "1.5"): "--ppo.gamma: expected 0 to 1, got 1.5",
     ("train", "--ppo.learning-rate", "0"): "--ppo.learning-rate: expected above 0 and at most 1, got 0",
     ("train", *SMALL_ROLLOUT, "--ppo.num-mini-batches", "1000"): "1000 is more than the rollout's 64 samples",

@@ -35,6 +35,7 @@ FEWEST_ENVS = 16
 
 @dataclass(frozen=True)
 class _Preset:
+    method: str
     num_envs: int
     iterations: dict[str, int]
     """By task."""
@@ -56,6 +57,7 @@ class _Preset:
 
 _PRESETS = {
     "cpu": _Preset(
+        method="quiet",
         num_envs=256,
         iterations={"g1-flat": 1200, "g1-parkour": 6000, "walker-parkour": 410},
         mm_share=0.85,
@@ -69,6 +71,7 @@ _PRESETS = {
         mirror_share={"g1-flat": 0.5, "g1-parkour": 0.5, "walker-parkour": 0.5},
     ),
     "paper": _Preset(
+        method="p3",
         num_envs=4096,
         iterations={"g1-flat": 3000, "g1-parkour": 8000, "walker-parkour": 2000},
         mm_share=0.875,
@@ -101,7 +104,7 @@ def resolve(config: TrainConfig) -> ResolvedConfig:
         ValueError: A setting cannot have its value; names the option.
     """
     check_ranges(config)
-    task, method = task_of(config), parse_method(config.method)
+    task, method = task_of(config), method_of(config)
     check_engine(config.engine, config.device, task)
     if (config.ppo.mirror_share or 0.0) > 0 and task.robot.mirror is None:
         raise ValueError(
@@ -118,7 +121,8 @@ def filled(config: TrainConfig) -> ResolvedConfig:
     Raises:
         ValueError: There is no such task or method, or the changes of phase are not the method's.
     """
-    task, method, preset = task_of(config), parse_method(config.method), _PRESETS[config.preset]
+    name, preset = method_name(config), _PRESETS[config.preset]
+    task, method = task_of(config), parse_method(name)
     num_envs = preset.num_envs if config.num_envs is None else config.num_envs
     iterations = _of_kin(preset.iterations, task) if config.iterations is None else config.iterations
     given = {setting.name: getattr(config, setting.name) for setting in dataclasses.fields(TrainConfig)}
@@ -126,13 +130,14 @@ def filled(config: TrainConfig) -> ResolvedConfig:
         **given
         | {
             "task_settings": plain(task),
+            "method": name,
             "set": (),
             "settings": None,
             "num_envs": num_envs,
             "iterations": iterations,
             "switch_at": _switches(config, method, last=preset.mm_share * iterations),
             "processes": _default_processes(config, num_envs) if config.processes is None else config.processes,
-            "run_dir": config.run_dir or Path("runs") / f"{config.task}-{config.method}-{config.seed}",
+            "run_dir": config.run_dir or Path("runs") / f"{config.task}-{name}-{config.seed}",
             "eval_seconds": task.episode_seconds if config.eval_seconds is None else config.eval_seconds,
             "ppo": _filled_ppo(config.ppo, preset, task),
             "model": _filled_model(config, method, preset, task),
@@ -189,6 +194,20 @@ def _default_processes(config: TrainConfig, num_envs: int) -> int:
         return 1
     most = max(1, min(cores(), num_envs // FEWEST_ENVS))
     return next(number for number in range(most, 0, -1) if num_envs % number == 0)
+
+
+def method_name(config: TrainConfig) -> str:
+    """What trains: as given, else the preset's."""
+    return _PRESETS[config.preset].method if config.method is None else config.method
+
+
+def method_of(config: TrainConfig) -> Method:
+    """The method of a run.
+
+    Raises:
+        ValueError: There is no such method.
+    """
+    return parse_method(method_name(config))
 
 
 def task_of(config: TrainConfig) -> TaskConfig:

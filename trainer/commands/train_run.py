@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.algorithms.methods import parse_method
-from trainer.algorithms.presets import FEWEST_ENVS, resolve, task_of
+from trainer.algorithms.presets import FEWEST_ENVS, method_name, method_of, resolve, task_of
 from trainer.config import ResolvedConfig, TrainConfig
 from trainer.config.command_line import parse
 from trainer.engines.registry import EnvMaker, make_env
@@ -90,8 +89,10 @@ def with_trunk(config: TrainConfig, arguments: Sequence[str], prog: str) -> Trai
     """
     if config.run_dir == Path():
         raise ValueError("--run-dir: expected the name of a directory, got none")
-    if config.switch_at and parse_method(config.method).changes == 0:
-        raise ValueError(f"--switch-at: {config.method} has one phase and changes to no other, expected no iteration")
+    of_another = config.method is None and (config.resume or config.branch_from is not None)  # the method is that run's
+    if (config.switch_at or config.switch_on_plateau) and not of_another and method_of(config).changes == 0:
+        option = "--switch-at" if config.switch_at else "--switch-on-plateau"
+        raise ValueError(f"{option}: {method_name(config)} has one phase and changes to no other, expected none")
     if config.resume:
         refuse_contradictions(config, arguments, prog)
         return config

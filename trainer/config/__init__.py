@@ -125,18 +125,18 @@ class TrainConfig:
     branch_from: str | None = None
     """Go on from this checkpoint of another run (or its newest), environments, optimiser and counters included, in a
     run directory of its own; what is not given, such as another --method, is that run's."""
-    method: str = "p3"
-    """Training method: p3 (mm, then mc15), quiet (mm with a pressure on the latent's noise), an estimator of the
-    marginal likelihood (mm, mcN, mcN-common, mcN-sobol, cm, cm-diagonal, cm-unscented, shared), several of them in
-    phases joined by + (mm+shared), or a baseline: vae (one sample), vae-stored, z-mean, ae, spr,
-    simple-actor-critic."""
+    method: str | None = None
+    """Training method, quiet in the cpu preset and p3 in the paper preset by default: p3 (mm, then mc15), quiet (mm
+    with a pressure on the latent's noise), an estimator of the marginal likelihood (mm, mcN, mcN-common, mcN-sobol, cm,
+    cm-diagonal, cm-unscented, shared), several of them in phases joined by + (mm+shared), or a baseline: vae (one
+    sample), vae-stored, z-mean, ae, spr, simple-actor-critic."""
     engine: EngineName = "mujoco"
     """Simulator: native MuJoCo on the CPU's cores, or mjlab (the G1's tasks), which is for GPUs."""
     device: str = "cpu"
     """Device on which the networks are trained and mjlab simulates: cpu, cuda:0, ..."""
     preset: Literal["cpu", "paper"] = "cpu"
-    """Where values come from that are left out. cpu: sizes for a few cores and an hour; paper: 4096 environments, 8000
-    iterations, its entropy bonus."""
+    """Where values come from that are left out. cpu: sizes for a few cores and an hour; paper: its method, 4096
+    environments, 8000 iterations, its entropy bonus."""
     num_envs: int | None = None
     """Parallel environments of all processes together; 256 in the cpu preset, 4096 in the paper preset."""
     iterations: int | None = None
@@ -212,6 +212,7 @@ class ResolvedConfig(TrainConfig):
     """Settings of a run that `trainer.algorithms.presets.resolve` has filled in and checked."""
 
     task_settings: dict[str, Any]
+    method: str
     num_envs: int
     iterations: int
     run_dir: Path

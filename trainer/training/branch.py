@@ -13,7 +13,7 @@ from typing import Any
 from trainer.algorithms import P3PPO
 from trainer.algorithms.method import Method
 from trainer.algorithms.methods import parse_method
-from trainer.algorithms.presets import task_of
+from trainer.algorithms.presets import method_of, task_of
 from trainer.config import TrainConfig
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks.settings import differences
@@ -53,7 +53,7 @@ def settings_of_trunk(source: str) -> TrainConfig:
 def settings_of_branch(trunk: TrainConfig, source: str) -> TrainConfig:
     """The settings of a branch that changes nothing of its trunk's."""
     model = trunk.model
-    if model.latent_noise_coef == parse_method(trunk.method).latent_noise_coef:  # another method has its own
+    if model.latent_noise_coef == method_of(trunk).latent_noise_coef:  # another method has its own
         model = dataclasses.replace(model, latent_noise_coef=None)
     return dataclasses.replace(
         trunk, branch_from=source, init_from=None, run_dir=None, resume=False, max_minutes=None, model=model
@@ -119,4 +119,4 @@ def branched(found: RunCheckpoint, config: TrainConfig, algorithm: P3PPO) -> dic
 
 def _plan(config: TrainConfig) -> tuple[Method, tuple[int, ...] | None, bool]:
     """What decides which estimator trains when."""
-    return parse_method(config.method), config.switch_at, config.switch_on_plateau
+    return method_of(config), config.switch_at, config.switch_on_plateau

@@ -19,8 +19,8 @@ from rsl_rl.modules import EmpiricalNormalization
 from torch import Tensor, nn
 
 from trainer.algorithms import P3PPO, parse_method
-from trainer.algorithms.presets import task_of
-from trainer.config import ModelConfig, TrainConfig
+from trainer.algorithms.presets import method_of, task_of
+from trainer.config import ModelConfig, ResolvedConfig, TrainConfig
 from trainer.runs.named_checkpoint import RunCheckpoint, read_run_checkpoint
 from trainer.tasks import LocomotionTask
 from trainer.tasks.contract import Contract
@@ -36,7 +36,7 @@ class Weights:
     """What a checkpoint gives to a new training."""
 
     path: Path
-    config: TrainConfig
+    config: ResolvedConfig
     """Settings of the run that it is from."""
     contract: Contract | None
     """What its columns mean; None of a checkpoint from before contracts."""
@@ -82,7 +82,7 @@ def weights_of(found: RunCheckpoint, option: str) -> Weights:
 
 def with_sizes_of(config: TrainConfig, source: ModelConfig) -> TrainConfig:
     """The settings with the checkpoint's network sizes where none were given and the method's networks have them."""
-    known = {"hidden_dims", *(setting.name for setting in dataclasses.fields(parse_method(config.method).options))}
+    known = {"hidden_dims", *(setting.name for setting in dataclasses.fields(method_of(config).options))}
     missing = [name for name in _SIZES if name in known and getattr(config.model, name) is None]
     model = dataclasses.replace(config.model, **{name: getattr(source, name) for name in missing})
     return dataclasses.replace(config, model=model)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
+import pathlib
 import signal
 import sys
 
@@ -54,6 +54,7 @@ def test_training_from_the_command_line(tmp_path, capsys):
     for name in ("loss/kl", "loss/surrogate", "loss/proprio", "curriculum/difficulty", "speed/steps_per_second"):
         assert all(math.isfinite(row[name]) for row in rows), name
     assert json.loads((run / "config.json").read_text())["ppo"]["mirror_share"] == 0.5
+    assert train(run, "--resume", "--switch-at", "2") == 0  # of the run's method, which has two phases
 
 
 def test_resume_from_the_command_line_counts_iterations_from_the_beginning(tmp_path, capsys):
@@ -184,12 +185,14 @@ def test_config_round_trip_and_presets(tmp_path):
     assert filled(load_config(tmp_path / "config.json")) == config
     cpu = resolve(TrainConfig())
     assert cpu.num_envs == 256
+    assert (config.method, cpu.method) == ("p3", "quiet")
+    assert (cpu.run_dir, cpu.model.latent_noise_coef) == (pathlib.Path("runs/g1-flat-quiet-1"), 0.005)
     assert rsl_rl_config(cpu)["algorithm"]["class_name"] == "trainer.algorithms:P3PPO"
     unresolved = TrainConfig()
     resolve(unresolved)
     assert unresolved == TrainConfig()  # the caller's is left alone
-    plateau = resolve(dataclasses.replace(TrainConfig(), switch_on_plateau=True))
-    assert plateau.switch_at is None
+    assert resolve(TrainConfig(method="p3")).switch_at == (1020,)
+    assert resolve(TrainConfig(method="p3", switch_on_plateau=True)).switch_at is None
     assert resolve(TrainConfig(method="mm")).switch_at is None
     assert resolve(TrainConfig(method="mm+cm+mc5", iterations=100)).switch_at == (42, 85)
 
