@@ -20,8 +20,6 @@ def main(arguments: Sequence[str], prog: str = "p3 pack") -> int:
         raise ValueError(f"OUTPUT: expected a name ending in .pt, got {output}")
     if not output.parent.is_dir():
         raise ValueError(f"OUTPUT: no directory {output.parent} to write to")
-    if config.average < 1:
-        raise ValueError(f"--average: expected at least 1, got {config.average}")
     candidate = load_candidate(config.checkpoint)  # what cannot act is not worth a file
     if candidate.choice:
         print(candidate.choice, file=sys.stderr)

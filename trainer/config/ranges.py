@@ -185,6 +185,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "ModelConfig": _MODEL,
     "Protocol": _EVALUATION,
     "PlayConfig": _PLAY,
+    "PackConfig": {"average": COUNT},
     "DiagnoseConfig": {"num_envs": Range(2, 1e9), "states": Range(2, 1e9), "seed": SEED, "num_threads": THREADS},
     "RunConfig": {"seconds": SECONDS, "command": _COMMAND, "difficulty": SHARE, "seed": SEED},
     "DeployConfig": _DEPLOY,

@@ -26,9 +26,21 @@ def load_config(path: Path) -> TrainConfig:
         ValueError: It is damaged, or of a version with other settings.
     """
     try:
-        return config_of(json.loads(path.read_text(encoding="utf-8")))
+        return saved_config(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{path}: expected the settings of a run as JSON ({error})") from error
+
+
+def saved_config(values: Mapping[str, Any]) -> TrainConfig:
+    """Settings that a run has saved, from plain values.
+
+    Raises:
+        As `config_of`; ValueError too if they name no method: no preset of today decides what trained then.
+    """
+    config = config_of(values)
+    if config.method is None:
+        raise ValueError("method: expected str, got None")
+    return config
 
 
 def config_of(values: Mapping[str, Any]) -> TrainConfig:

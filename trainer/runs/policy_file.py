@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.runs.checkpoint import check_weights, read_torch_file, write_torch_file
-from trainer.runs.config_file import config_of
+from trainer.runs.config_file import saved_config
 
 FORMAT = "p3-policy"
 VERSION = 1
@@ -75,6 +75,6 @@ def read_policy(path: Path) -> tuple[dict[str, Any], TrainConfig]:
         raise ValueError(f"{path}: a policy without {', '.join(missing)}")
     check_weights(path, content["algorithm"])
     try:
-        return content, config_of(content["settings"])
+        return content, saved_config(content["settings"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: its settings cannot be used ({error})") from error
