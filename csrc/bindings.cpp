@@ -30,6 +30,7 @@ void define(py::module_& m, const std::string& suffix) {
   m.def(("rows_backward_" + suffix).c_str(), &p3::threaded::rows_backward<S>, guard);
   m.def(("taps_forward_" + suffix).c_str(), &p3::threaded::taps_forward<S>, guard);
   m.def(("taps_weights_" + suffix).c_str(), &p3::threaded::taps_weights<S>, guard);
+  m.def(("product_" + suffix).c_str(), &p3::threaded::product<S>, guard);
   m.def(("normal_" + suffix).c_str(), &p3::threaded::normal<S>, guard);
   m.def(("normal_of_rows_" + suffix).c_str(), &p3::threaded::normal_of_rows<S>, guard);
 }
@@ -39,6 +40,7 @@ void define(py::module_& m, const std::string& suffix) {
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Native kernels of p3kernels: addresses and sizes in, nothing of torch inside.";
   m.def("isa", &p3::isa_name, "The instruction set the CPU kernels run with.");
+  m.def("own_products", &p3::own_products, "Whether matrix products are to be the extension's own, and not torch's.");
   m.def("thread_source", &p3::thread_source, "The thread pool the CPU kernels run on.");
   py::dict activations;
   activations["elu"] = static_cast<int>(p3::Activation::kElu);

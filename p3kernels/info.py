@@ -11,11 +11,13 @@ from pathlib import Path
 import torch
 
 from p3kernels.backends import available_backends, backend_reason, interpreting, load_cuda, load_extension
+from p3kernels.layered.products import own_products
 from p3kernels.version import __version__
 
 ENVIRONMENT = (
     "P3_BACKEND",
     "P3_CPU_ISA",
+    "P3_CPU_PRODUCTS",
     "P3_CHECK_VALUES",
     "OMP_NUM_THREADS",
     "OMP_WAIT_POLICY",
@@ -98,8 +100,12 @@ def _backends() -> Section:
 def _cpu_kernels() -> Section:
     extension, reason = load_extension()
     if extension is None:
-        return {"instruction_set": f"none ({reason})", "thread_source": None}
-    return {"instruction_set": _attempt(extension.isa), "thread_source": _attempt(extension.thread_source)}
+        return {"instruction_set": f"none ({reason})", "products": None, "thread_source": None}
+    return {
+        "instruction_set": _attempt(extension.isa),
+        "products": _attempt(lambda: "our own" if own_products() else "torch's"),
+        "thread_source": _attempt(extension.thread_source),
+    }
 
 
 def _cuda_kernels() -> str:

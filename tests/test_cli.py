@@ -210,7 +210,7 @@ def test_info_json_has_the_facts():
     assert {"python", "torch", "triton", "numpy"} < set(facts["versions"])
     assert {"cpu", "cores", "torch_threads", "cuda"} < set(facts["machine"])
     assert set(facts["backends"]) == set(backends.BACKENDS)
-    assert set(facts["cpu_kernels"]) == {"instruction_set", "thread_source"}
+    assert set(facts["cpu_kernels"]) == {"instruction_set", "products", "thread_source"}
     assert set(facts["environment"]) == set(info.ENVIRONMENT)
     assert facts["environment"]["P3_CHECK_VALUES"] == "1"
 

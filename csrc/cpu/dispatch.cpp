@@ -46,9 +46,27 @@ const Isa& chosen() {
   return isa;
 }
 
+bool choose_products() {
+  const char* wanted = std::getenv("P3_CPU_PRODUCTS");
+  if (wanted && *wanted) {
+    if (!std::strcmp(wanted, "p3") || !std::strcmp(wanted, "torch")) return !std::strcmp(wanted, "p3");
+    throw std::invalid_argument(std::string("P3_CPU_PRODUCTS: expected p3 or torch, got ") + wanted);
+  }
+#if defined(P3_X86)
+  __builtin_cpu_init();
+  return !__builtin_cpu_is("intel") && !std::strcmp(chosen().name, "avx512");
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 const char* isa_name() { return chosen().name; }
+bool own_products() {
+  static const bool own = choose_products();
+  return own;
+}
 template <>
 const Kernels<float>& kernels<float>() {
   return *chosen().f32;

@@ -5,6 +5,7 @@
 #include "linearised_units.h"
 #include "mixture_log_prob.h"
 #include "philox_normal.h"
+#include "product.h"
 #include "taps.h"
 
 namespace p3 {
@@ -16,7 +17,7 @@ namespace P3_ISA {
                                   activation_backward<S>, mixture_constant<S>, mixture_forward<S>,           \
                                   mixture_backward<S>,    latent_backward<S>,  units_forward<S>,             \
                                   units_backward<S>,      rows_backward<S>,    taps_forward<S>,              \
-                                  taps_weights<S>,        normal<S>};
+                                  taps_weights<S>,        product<S>,          normal<S>};
 P3_TABLE(float)
 P3_TABLE(double)
 #undef P3_TABLE

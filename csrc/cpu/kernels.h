@@ -21,7 +21,14 @@ struct Images {
   int64_t image_stride, cell_stride;
 };
 
-// Every kernel works on one contiguous piece; threads are given pieces by bindings.cpp.
+// A matrix in any layout: element (i, j) is at i * row_stride + j * column_stride.
+template <class S>
+struct Matrix {
+  S* data;
+  int64_t row_stride, column_stride;
+};
+
+// Every kernel works on one contiguous piece; threads are given pieces by threaded.h.
 template <class S>
 struct Kernels {
   // [n] -> [n]; `shift` [n] or null is added to the mean first (a bias, saved from a pass of its own).
@@ -71,6 +78,10 @@ struct Kernels {
   // The gradients of weights [begin, end) of that matrix, over all images.
   void (*taps_weights)(Taps taps, Images<const S> d_out, int64_t outputs, Images<const S> x, int64_t inputs,
                        int64_t images, S* d_weight, int64_t begin, int64_t end);
+  // c [rows, columns] = a [rows, inner] b [inner, columns], plus bias [columns] or null, or with `add` what c has. Its rows
+  // are contiguous and c_stride apart, and it overlaps neither a nor b.
+  void (*product)(Matrix<const S> a, Matrix<const S> b, const S* bias, bool add, S* c, int64_t c_stride, int64_t rows,
+                  int64_t columns, int64_t inner);
 
   // [n] standard normals of one (seed, stream, sample, row), row below 2^63.
   void (*normal)(uint64_t seed, uint32_t stream, uint32_t sample, uint64_t row, S* out, int64_t n);
@@ -88,6 +99,10 @@ P3_DECLARE_ISA(avx512)
 
 // The best set this CPU runs, or the one named by P3_CPU_ISA (plain, avx2, avx512); see dispatch.cpp.
 const char* isa_name();
+
+// Whether `product` is to take the place of torch's products here: P3_CPU_PRODUCTS (p3, torch), else on processors with
+// AVX-512 that are not Intel's. MKL, torch's library, runs AVX2 on those.
+bool own_products();
 template <class S>
 const Kernels<S>& kernels();
 

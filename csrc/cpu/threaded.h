@@ -12,6 +12,7 @@ namespace p3::threaded {
 
 using Address = uintptr_t;
 constexpr int64_t kGrain = 4096;  // elements below which another thread costs more than it saves
+constexpr int64_t kProductGrain = 1 << 20;  // multiply-adds below which it does
 
 template <class S>
 S* at(Address address) {
@@ -227,6 +228,19 @@ void taps_weights(Address start, Address output, Address input, Address d_out, i
   parallel_for(weights, 1, threads, [&](int64_t begin, int64_t end) {
     kernels<S>().taps_weights(taps, {at<S>(d_out), d_image, d_cell}, outputs, {at<S>(x), x_image, x_cell}, inputs,
                               images, at<S>(d_weight), begin, end);
+  });
+}
+
+// c [rows, columns] = a [rows, inner] b [inner, columns]; see cpu/kernels.h. Threads take rows of c.
+template <class S>
+void product(Address a, int64_t a_row, int64_t a_column, Address b, int64_t b_row, int64_t b_column, Address bias,
+             bool add, Address c, int64_t c_row, int64_t rows, int64_t columns, int64_t inner, int threads) {
+  constexpr int64_t kTogether = 48;  // whole tiles of every instruction set
+  const int64_t grain = std::max<int64_t>(1, kProductGrain / std::max<int64_t>(columns * inner * kTogether, 1));
+  parallel_for((rows + kTogether - 1) / kTogether, grain, threads, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kTogether, count = std::min(rows, end * kTogether) - first;
+    kernels<S>().product({at<S>(a, first * a_row), a_row, a_column}, {at<S>(b), b_row, b_column}, at<S>(bias), add,
+                         at<S>(c, first * c_row), c_row, count, columns, inner);
   });
 }
 

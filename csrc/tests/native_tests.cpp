@@ -243,6 +243,42 @@ void test_taps(const p3::Kernels<S>& k, const std::string& name) {
   }
 }
 
+// Every layout, with a bias, added to what is there, or alone; sizes around the tiles and blocks of isa_products.cpp.
+template <class S>
+void test_product(const p3::Kernels<S>& k, const std::string& name) {
+  const struct {
+    int64_t rows, columns, inner;
+  } sizes[] = {{1, 1, 1}, {5, 3, 0}, {12, 32, 7}, {13, 33, 257}, {49, 29, 61}, {3, 530, 5}, {0, 4, 4}, {4, 0, 4}};
+  for (const auto& [rows, columns, inner] : sizes) {
+    for (int layout = 0; layout < 4; ++layout) {
+      for (int start = 0; start < 3; ++start) {
+        Buffer<S> a(rows * inner), b(inner * columns), bias(columns), c(rows * columns);
+        for (int64_t i = 0; i < a.size; ++i) a[i] = S(std::sin(0.7 * double(i)));
+        for (int64_t i = 0; i < b.size; ++i) b[i] = S(std::cos(1.1 * double(i)));
+        for (int64_t i = 0; i < bias.size; ++i) bias[i] = S(0.01 * double(i) - 0.2);
+        if (start == 2) std::fill(c.data.get(), c.data.get() + c.size, S(0.5));
+        const p3::Matrix<const S> left{a, layout & 1 ? 1 : inner, layout & 1 ? rows : 1};
+        const p3::Matrix<const S> right{b, layout & 2 ? 1 : columns, layout & 2 ? inner : 1};
+        k.product(left, right, start == 1 ? static_cast<S*>(bias) : nullptr, start == 2, c, columns, rows, columns,
+                  inner);
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t j = 0; j < columns; ++j) {
+            double expected = start == 1 ? double(bias[j]) : start == 2 ? 0.5 : 0.0, scale = 1;
+            for (int64_t n = 0; n < inner; ++n) {
+              const double term = double(left.data[i * left.row_stride + n * left.column_stride]) *
+                                  double(right.data[n * right.row_stride + j * right.column_stride]);
+              expected += term;
+              scale += std::abs(term);
+            }
+            const double rounding = scale * double(inner + 1) * double(std::numeric_limits<S>::epsilon());
+            check(std::abs(c[i * columns + j] - expected) <= rounding, name + " product");
+          }
+        }
+      }
+    }
+  }
+}
+
 template <class S>
 void test_normal(const p3::Kernels<S>& k, const p3::Kernels<S>& plain, const std::string& name) {
   for (int64_t n : {0, 1, 5, 110, 128, 129, 1000}) {
@@ -278,6 +314,7 @@ void test_isa(const p3::Kernels<S>& k, const p3::Kernels<S>& plain, const std::s
   test_mixture(k, name);
   test_units(k, name);
   test_taps(k, name);
+  test_product(k, name);
   test_normal(k, plain, name);
 }
 

@@ -64,6 +64,13 @@ def activation_backward(activation: Activation, out: Tensor, d_out: Tensor, d_x:
     _run("activation_backward", out, *activation, out, d_out, d_x, out.numel())
 
 
+def product(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, *, add: bool) -> None:
+    """out [M, N], its rows contiguous, = a [M, K] b [K, N], in any layout, + bias [N] or, with `add`, + out."""
+    (rows, inner), columns = a.shape, b.shape[1]
+    given = (a, *a.stride(), b, *b.stride(), bias, add, out, out.stride(0))
+    _run("product", a, *given, rows, columns, inner)
+
+
 def _check_maps(maps: Tensor, tile: Tensor, *numbers: Tensor) -> None:
     """Refuses what the kernels would read as something else, or beyond the maps."""
     if tile.dtype != torch.int64 or any(tensor.dtype != torch.float32 for tensor in (maps, *numbers)):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
+from p3kernels.layered.products import mm
 from p3kernels.layered.workspace import Workspace
 from p3kernels.records import Backward, Gradients, MlpCovarianceInputs, MlpCovarianceOutputs, activation_of
 from p3kernels.reference.mlp_covariance import SMALLEST_VAR
@@ -72,16 +73,16 @@ class _Network:
             pre = work.take(f"pre {index}", count, rows, width)
             pre_rest = work.take(f"pre_rest {index}", rows, width)
             if index == 0:
-                torch.mm(mean, weight.t(), out=pre[0])
-                torch.mm(var, self.squares[0].t(), out=pre_rest)
+                mm(mean, weight.t(), out=pre[0])
+                mm(var, self.squares[0].t(), out=pre_rest)
                 inputs = work.take("inputs", self.tangents, rows, self.stochastic)
                 torch.mul(self.across, (var + SMALLEST_VAR).sqrt_(), out=inputs)
-                torch.mm(inputs.flatten(0, 1), self.seen[0].t(), out=pre[1:].flatten(0, 1))
+                mm(inputs.flatten(0, 1), self.seen[0].t(), out=pre[1:].flatten(0, 1))
             else:
                 below = layers[-1]
                 assert below.rest is not None
-                torch.mm(below.out.flatten(0, 1), weight.t(), out=pre.flatten(0, 1))
-                torch.mm(below.rest, self.squares[index].t(), out=pre_rest)
+                mm(below.out.flatten(0, 1), weight.t(), out=pre.flatten(0, 1))
+                mm(below.rest, self.squares[index].t(), out=pre_rest)
             out = work.take(f"out {index}", 1 if last else count, rows, width)
             rest = None if last else work.take(f"rest {index}", rows, width)
             gain, residual = (work.take(f"{name} {index}", rows, width) for name in ("gain", "residual"))
@@ -134,7 +135,7 @@ class _Network:
             torch.mul(rows, layer.gain[:, None], out=scaled)
             below = self.seen[index]
             rows = work.take(f"rows {index if keep else index % 2}", count, self.actions, below.shape[1])
-            torch.mm(scaled.flatten(0, 1), below, out=rows.flatten(0, 1))
+            mm(scaled.flatten(0, 1), below, out=rows.flatten(0, 1))
             kept.append(rows)
         if covariance is not None:
             scaled = torch.mul(rows, var[:, None], out=work.take("scaled", *rows.shape))
@@ -152,7 +153,7 @@ def forward(inputs: MlpCovarianceInputs) -> MlpCovarianceOutputs:
         tile = slice(begin, begin + network.tile)
         layers = network.units(work, mean[tile], var[tile])
         top = layers[-1].out[0] if layers else mean[tile]
-        torch.addmm(network.biases[-1], top, weights[-1].t(), out=out_mean[tile])
+        mm(top, weights[-1].t(), bias=network.biases[-1], out=out_mean[tile])
         network.rows(work, layers, covariance[tile], var[tile])
     return MlpCovarianceOutputs(out_mean, covariance)
 
@@ -202,11 +203,11 @@ class _TiledGradients:
         for index, layer in enumerate(layers):
             width = layer.gain.shape[1]
             d_scaled = work.take(f"d_rows {(index + 1) % 2}", count, actions, width)
-            torch.mm(d_rows.flatten(0, 1), network.seen[index].t(), out=d_scaled.flatten(0, 1))
+            mm(d_rows.flatten(0, 1), network.seen[index].t(), out=d_scaled.flatten(0, 1))
             weighted = torch.bmm(weighting, rows[index + 1], out=work.take("scaled", count, actions, width))
             d_gain, d_residual = (work.take(f"d_{name} {index}", count, width) for name in ("gain", "residual"))
             native.rows_backward(rows[index + 1], d_scaled, weighted, layer.gain, layer.residual, d_gain, d_residual)
-            self.seen[index].addmm_(weighted.flatten(0, 1).t(), d_rows.flatten(0, 1))
+            mm(weighted.flatten(0, 1).t(), d_rows.flatten(0, 1), out=self.seen[index], add=True)
             gradients.append((d_gain, d_residual))
             d_rows = d_scaled
         self.seen[-1].add_(d_rows.sum(0))
@@ -224,7 +225,7 @@ class _TiledGradients:
     ) -> None:
         """Back through the units, from the outputs to the inputs."""
         network, work = self.network, self.work
-        self.weights[-1].addmm_(d_out_mean.t(), layers[-1].out[0] if layers else mean)
+        mm(d_out_mean.t(), layers[-1].out[0] if layers else mean, out=self.weights[-1], add=True)
         self.biases[-1].add_(d_out_mean.sum(0))
         d_out, d_rest = (d_out_mean @ network.weights[-1])[None], None
         for index in reversed(range(network.hidden)):
@@ -253,23 +254,23 @@ class _TiledGradients:
             if index > 0:
                 below = layers[index - 1]
                 assert below.rest is not None
-                self.weights[index].addmm_(d_pre.flatten(0, 1).t(), below.out.flatten(0, 1))
-                self.squares[index].addmm_(d_pre_rest.t(), below.rest)
+                mm(d_pre.flatten(0, 1).t(), below.out.flatten(0, 1), out=self.weights[index], add=True)
+                mm(d_pre_rest.t(), below.rest, out=self.squares[index], add=True)
                 d_out = work.take("d_out", d_pre.shape[0], len(mean), weight.shape[1])
-                torch.mm(d_pre.flatten(0, 1), weight, out=d_out.flatten(0, 1))
-                d_rest = torch.mm(d_pre_rest, square, out=work.take("d_rest", len(mean), weight.shape[1]))
+                mm(d_pre.flatten(0, 1), weight, out=d_out.flatten(0, 1))
+                d_rest = mm(d_pre_rest, square, out=work.take("d_rest", len(mean), weight.shape[1]))
                 continue
             inputs = work.take("inputs", network.tangents, *var.shape)
-            self.weights[0].addmm_(d_pre[0].t(), mean)
-            self.seen[0].addmm_(d_pre[1:].flatten(0, 1).t(), inputs.flatten(0, 1))
-            self.squares[0].addmm_(d_pre_rest.t(), var)
-            torch.mm(d_pre[0], weight, out=self.mean[tile])
-            self.var[tile].addmm_(d_pre_rest, square)
+            mm(d_pre[0].t(), mean, out=self.weights[0], add=True)
+            mm(d_pre[1:].flatten(0, 1).t(), inputs.flatten(0, 1), out=self.seen[0], add=True)
+            mm(d_pre_rest.t(), var, out=self.squares[0], add=True)
+            mm(d_pre[0], weight, out=self.mean[tile])
+            mm(d_pre_rest, square, out=self.var[tile], add=True)
             d_inputs = (d_pre[1:].flatten(0, 1) @ network.seen[0]).view_as(inputs)
             d_std = (d_inputs * network.across).sum(0)
             self.var[tile].addcdiv_(d_std, (var + SMALLEST_VAR).sqrt_(), value=0.5)
         if not layers:
-            torch.mm(d_out_mean, network.weights[-1], out=self.mean[tile])
+            mm(d_out_mean, network.weights[-1], out=self.mean[tile])
 
     def finish(self) -> Gradients:
         """The gradient of every tensor, once all tiles are added."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from p3kernels.cpu import native
 from p3kernels.layered.latent_noise import NoiseSource
+from p3kernels.layered.products import mm
 from p3kernels.records import Backward, Gradients, MlpMixtureInputs, MlpMixtureOutputs, activation_of
 
 TILE_ROWS = 4096
@@ -113,7 +114,7 @@ class Tile:
         self._latent = problem.buffer(problem.latent_weight.shape[1]).zero_()
         self._outputs = [problem.buffer(width) for width in problem.widths]
         # Row by row what the context adds to the first layer, bias included.
-        self.context_part = torch.addmm(problem.inputs.biases[0], problem.inputs.context, problem.context_weight.t())
+        self.context_part = mm(problem.inputs.context, problem.context_weight.t(), bias=problem.inputs.biases[0])
 
     def run(self, first: int, last: int, begin: int, end: int) -> None:
         """Fills `noise` [n, R, Z], `latent` [n R, Z padded], `outputs` (activated but for the last layer) [n R, O]."""
@@ -136,7 +137,7 @@ class Tile:
                 below = out
                 continue
             weight = problem.latent_weight if layer == 0 else inputs.weights[layer]
-            torch.mm(below, weight.t(), out=out)
+            mm(below, weight.t(), out=out)
             shift = self.context_part[begin:end] if layer == 0 else inputs.biases[layer][None]
             if layer < len(self.outputs) - 1:
                 problem.kernels.activation_forward(activation_of(inputs), out, shift, out)
@@ -222,16 +223,16 @@ def backward(problem: Problem, request: Backward[MlpMixtureInputs, MlpMixtureOut
         gradient = tile.outputs[-1]
         for layer in reversed(range(1, len(inputs.weights))):
             below = tile.outputs[layer - 1]
-            d_weights[layer].addmm_(gradient.t(), below)
+            mm(gradient.t(), below, out=d_weights[layer], add=True)
             d_biases[layer].add_(gradient.sum(0))
             d_below = d_buffers[layer - 1][: below.numel()].view_as(below)
-            torch.mm(gradient, inputs.weights[layer], out=d_below)
+            mm(gradient, inputs.weights[layer], out=d_below)
             problem.kernels.activation_backward(activation_of(inputs), below, d_below, d_below)
             gradient = d_below
-        d_latent_weight.addmm_(gradient.t(), tile.latent)
+        mm(gradient.t(), tile.latent, out=d_latent_weight, add=True)
         d_context_part[begin:end] += gradient.view(last - first, end - begin, -1).sum(0)
         d_latent_padded = d_latent_buffer[: tile.latent.numel()].view_as(tile.latent)
-        torch.mm(gradient, problem.latent_weight, out=d_latent_padded)
+        mm(gradient, problem.latent_weight, out=d_latent_padded)
         d_latent = d_latent_padded.view(last - first, end - begin, -1)
         problem.kernels.latent_backward(d_latent, tile.noise, d_latent_mean[begin:end], d_latent_std[begin:end])
         if d_noise is not None:

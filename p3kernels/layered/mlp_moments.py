@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
+from p3kernels.layered.products import mm
 from p3kernels.records import Backward, Gradients, MlpMomentsInputs, MlpMomentsOutputs, activation_of
 
 CHUNK_ROWS = 2048
@@ -76,8 +77,8 @@ def forward(inputs: MlpMomentsInputs, kernels: Any = native, chunk_rows: int = C
         for layer, (weight, square, bias) in enumerate(zip(weights, squares, biases, strict=True)):
             last = layer == len(weights) - 1
             if layer == len(activated):
-                torch.addmm(bias, chunk_mean, weight.t(), out=out_mean[begin:end])
-                torch.mm(chunk_var, square.t(), out=out_var[begin:end])
+                mm(chunk_mean, weight.t(), bias=bias, out=out_mean[begin:end])
+                mm(chunk_var, square.t(), out=out_var[begin:end])
                 break
             width = activated[layer]
             to_mean, to_var = (
@@ -88,8 +89,8 @@ def forward(inputs: MlpMomentsInputs, kernels: Any = native, chunk_rows: int = C
             pre_mean, pre_var = (
                 tuple(moment[begin:end] for moment in pre_activations[layer]) if save else (to_mean, to_var)
             )
-            torch.mm(chunk_mean, weight.t(), out=pre_mean)
-            torch.mm(chunk_var, square.t(), out=pre_var)
+            mm(chunk_mean, weight.t(), out=pre_mean)
+            mm(chunk_var, square.t(), out=pre_var)
             kernels.moments_forward(activation_of(inputs), pre_mean, pre_var, bias, to_mean, to_var)
             chunk_mean, chunk_var = to_mean, to_var
     return MlpMomentsOutputs(out_mean, out_var, kept)
@@ -138,8 +139,8 @@ def backward(
                 width = activated[layer - 1]
                 below_mean, below_var = pair((layer + 1) % 2, width)
                 in_mean, in_var = pair(2, width)
-                torch.mm(g_mean, weights[layer], out=below_mean)
-                torch.mm(g_var, squares[layer], out=below_var)
+                mm(g_mean, weights[layer], out=below_mean)
+                mm(g_var, squares[layer], out=below_var)
                 pre_mean, pre_var = (moment[begin:end] for moment in pre_activations[layer - 1])
                 kernels.moments_backward(
                     activation,
@@ -156,12 +157,12 @@ def backward(
             else:
                 in_mean, in_var = mean[begin:end], var[begin:end]
                 if need_mean:
-                    torch.mm(g_mean, weights[0], out=d_mean[begin:end])
+                    mm(g_mean, weights[0], out=d_mean[begin:end])
                 if need_var:
-                    torch.mm(g_var, squares[0], out=d_var[begin:end])
+                    mm(g_var, squares[0], out=d_var[begin:end])
             if need_parameters:
-                d_weights[layer].addmm_(g_mean.t(), in_mean)
-                d_squares[layer].addmm_(g_var.t(), in_var)
+                mm(g_mean.t(), in_mean, out=d_weights[layer], add=True)
+                mm(g_var.t(), in_var, out=d_squares[layer], add=True)
                 d_biases[layer].add_(g_mean.sum(0))
             if layer > 0:
                 g_mean, g_var = below_mean, below_var

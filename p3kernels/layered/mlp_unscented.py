@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from p3kernels.cpu import native
+from p3kernels.layered.products import mm
 from p3kernels.layered.workspace import Workspace
 from p3kernels.records import Backward, Gradients, MlpCovarianceInputs, MlpCovarianceOutputs, activation_of
 from p3kernels.reference.mlp_covariance import SMALLEST_VAR
@@ -35,9 +36,9 @@ class _Pass:
     def points(self, mean: Tensor, var: Tensor) -> tuple[list[Tensor], Tensor]:
         """The hidden layers' activations [2 J, R, H] and the outputs [2 J, R, A]."""
         count, rows, half = 2 * self.stochastic, len(mean), self.stochastic
-        centre = torch.addmm(self.biases[0], mean, self.weights[0].t())
+        centre = mm(mean, self.weights[0].t(), bias=self.biases[0])
         pre = self.work.take("points 0", count, rows, centre.shape[1])
-        torch.mm(self.steps(var).flatten(0, 1), self.seen.t(), out=pre[:half].flatten(0, 1))
+        mm(self.steps(var).flatten(0, 1), self.seen.t(), out=pre[:half].flatten(0, 1))
         torch.neg(pre[:half], out=pre[half:])
         if len(self.weights) == 1:
             return [], pre.add_(centre)
@@ -45,7 +46,7 @@ class _Pass:
         layers = [pre]
         for index, (weight, bias) in enumerate(zip(self.weights[1:], self.biases[1:], strict=True), 1):
             out = self.work.take(f"points {index}", count, rows, weight.shape[0])
-            torch.mm(layers[-1].flatten(0, 1), weight.t(), out=out.flatten(0, 1))
+            mm(layers[-1].flatten(0, 1), weight.t(), out=out.flatten(0, 1))
             if index == len(self.weights) - 1:
                 return layers, out.add_(bias)
             native.activation_forward(self.activation, out.flatten(0, 1), bias[None], out)
@@ -84,18 +85,18 @@ def backward(request: Backward[MlpCovarianceInputs, MlpCovarianceOutputs]) -> Gr
         deviation = out.sub_(out.mean(0)).transpose(0, 1)
         d_points = (deviation @ weighting + d_out_mean[tile, None]).transpose(0, 1).contiguous() / len(out)
         for index in reversed(range(1, len(weights))):
-            d_weights[index].addmm_(d_points.flatten(0, 1).t(), layers[index - 1].flatten(0, 1))
+            mm(d_points.flatten(0, 1).t(), layers[index - 1].flatten(0, 1), out=d_weights[index], add=True)
             d_biases[index].add_(d_points.sum((0, 1)))
             below = network.work.take(f"d_points {index % 2}", *layers[index - 1].shape)
-            torch.mm(d_points.flatten(0, 1), weights[index], out=below.flatten(0, 1))
+            mm(d_points.flatten(0, 1), weights[index], out=below.flatten(0, 1))
             native.activation_backward(network.activation, layers[index - 1], below, below)
             d_points = below
         d_centre, d_shift = d_points.sum(0), (d_points[:half] - d_points[half:]).flatten(0, 1)
         steps = network.steps(var[tile])
-        d_weights[0].addmm_(d_centre.t(), mean[tile])
+        mm(d_centre.t(), mean[tile], out=d_weights[0], add=True)
         d_biases[0].add_(d_centre.sum(0))
-        d_seen.addmm_(d_shift.t(), steps.flatten(0, 1))
-        torch.mm(d_centre, weights[0], out=d_mean[tile])
+        mm(d_shift.t(), steps.flatten(0, 1), out=d_seen, add=True)
+        mm(d_centre, weights[0], out=d_mean[tile])
         d_std = ((d_shift @ network.seen).view_as(steps) * network.directions).sum(0)
         torch.div(d_std, 2 * (var[tile] + SMALLEST_VAR).sqrt_(), out=d_var[tile])
     return {"mean": d_mean, "var": d_var, "weights": d_weights, "biases": d_biases}

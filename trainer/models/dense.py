@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from p3kernels.activations import ELU, Activation
 from p3kernels.backends import available_backends, on_gpu
 from p3kernels.cpu import native
+from p3kernels.layered.products import mm
 
 _ELU = Activation(ELU, 1.0)
 
@@ -182,10 +183,10 @@ class _Dense(torch.autograd.Function):
                     layer.entries.by_output, weight.contiguous(), bias.contiguous(), activation, value, out
                 )
             elif layer.activated:
-                out = torch.mm(value, weight.t())
+                out = mm(value, weight.t())
                 native.activation_forward(_ELU, out, bias[None].contiguous(), out)
             else:
-                out = torch.addmm(bias, value, weight.t())
+                out = mm(value, weight.t(), bias=bias)
             outputs.append(out)
         return _keep(ctx, layers, outputs, parameters[::2])
 
@@ -214,9 +215,9 @@ class _Dense(torch.autograd.Function):
                     native.taps_forward(layer.entries.by_input, weight.contiguous(), None, None, gradient, d_value)
                     gradient, own = d_value, True
                 continue
-            d_parameters += (gradient.sum(0), torch.mm(gradient.t(), value))
+            d_parameters += (gradient.sum(0), mm(gradient.t(), value))
             if needed:
-                product = torch.mm(weight.t(), gradient.t()).t() if before_by_cell else torch.mm(gradient, weight)
+                product = mm(weight.t(), gradient.t()).t() if before_by_cell else mm(gradient, weight)
                 gradient, own = product, True
         return gradient if ctx.needs_input_grad[0] else None, None, *reversed(d_parameters)
 
