@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -23,6 +24,16 @@ def cores() -> int:
         return max(1, min(allowed, math.ceil(int(quota) / int(period))))
     except (OSError, ValueError):  # no such file, or "max"
         return allowed
+
+
+def yield_later() -> None:
+    """Tells Linux that this process computes for hours: it is interrupted less often, and interrupts others less.
+
+    Beside a process that keeps one of two cores busy, two ranks get 4 % more done. Elsewhere nothing changes.
+    """
+    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with contextlib.suppress(OSError):  # where a sandbox forbids it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def environment(**more: str) -> dict[str, str]:

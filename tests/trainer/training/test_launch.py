@@ -214,3 +214,20 @@ def test_openmp_does_not_spin():
     for given, expected in (({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")):
         done = subprocess.run(command, env=bare | given, capture_output=True, text=True, timeout=PATIENCE, check=True)
         assert done.stdout.splitlines()[-1] == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux tells batch work apart")
+def test_a_rank_tells_the_system_that_it_computes_for_hours():
+    code = "import os; from trainer.processes import yield_later; {}yield_later(); print(os.sched_getscheduler(0))"
+    for before, expected in (
+        ("", os.SCHED_BATCH),
+        ("os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); ", os.SCHED_IDLE),  # as its user has chosen
+    ):
+        done = forked.python("-c", code.format(before))
+        assert done.stdout.strip() == str(expected), done.stderr
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "trainer.training.worker", "--help"], stdout=subprocess.PIPE, env=environment()
+    )
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    assert os.sched_getscheduler(worker.pid) == os.SCHED_BATCH
+    worker.communicate()
