@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Tests start several hundred processes; where bytecode may not be kept each of them would parse all of torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help train test test-all native bench lint links docs browser isaaclab physx clean
+.PHONY: help train test test-all pytest pytest-triton native bench lint links docs browser isaaclab physx clean
 
 help:
 	@echo "make train   set up and train a G1 for at most 12 minutes; the report is in runs/first-steps"
@@ -56,11 +56,22 @@ train: $(VENV)/.ready
 # On WORKERS processes, each file in one of them but for the last ones. passive: spinning OpenMP threads make small tests
 # very slow where other processes share the cores.
 WORKERS ?= 2
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q --dist worksteal
 test:
-	@$(MAKE) $(PARALLEL) $(VENV)/.packages $(VENV)/.native browser native isaaclab lint links
-	$(PYTEST) --ignore=tests/triton
-	TRITON_INTERPRET=1 $(PYTEST) tests/triton
+	@$(MAKE) $(PARALLEL) $(VENV)/.packages $(VENV)/.native $(VENV)/.imported browser native isaaclab lint links
+	@$(MAKE) --no-print-directory --jobs=2 pytest pytest-triton
+
+# Side by side: tests of processes mostly wait, and the interpreter never does. What it says is shown when it has ended.
+pytest:
+	$(PYTEST) -n $(WORKERS) --ignore=tests/triton
+pytest-triton:
+	@TRITON_INTERPRET=1 $(PYTEST) -n $$((($(WORKERS) + 1) / 2)) tests/triton >$(VENV)/triton.log 2>&1; \
+	code=$$?; cat $(VENV)/triton.log; exit $$code
+
+# Python compiles here what tests import, once, beside the compilers; or each of their processes would do it at its start.
+$(VENV)/.imported: $(VENV)/.packages
+	@$(BIN)/python -m pytest -q --collect-only tests >$(VENV)/imported.log 2>&1 || { cat $(VENV)/imported.log; exit 1; }
+	@touch $@
 
 # The native code that tests execute, with sanitizers and the CUDA shim.
 native: native-address native-thread native-cuda_shim
@@ -69,8 +80,8 @@ native-%: $(VENV)/.tools
 
 # What takes many minutes, marked `sweep`: matrices of versions, loops in real time, long sweeps.
 test-all: test
-	P3_TEST_ALL=1 $(PYTEST) -m sweep --ignore=tests/triton
-	P3_TEST_ALL=1 TRITON_INTERPRET=1 $(PYTEST) -m sweep tests/triton
+	P3_TEST_ALL=1 $(PYTEST) -n $(WORKERS) -m sweep --ignore=tests/triton
+	P3_TEST_ALL=1 TRITON_INTERPRET=1 $(PYTEST) -n $(WORKERS) -m sweep tests/triton
 	$(BIN)/python tools/triton_versions.py oldest newest --arch sm_90
 
 bench: $(VENV)/.ready
