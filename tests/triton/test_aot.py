@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import forked
 
 from triton_kernels import aot
 from triton_kernels.proof import cases, model, occupancy, sass
@@ -23,10 +24,8 @@ FIELDS |= {"occupancy", "bytes_moved", "compulsory_bytes", "flops"}
 
 
 def compile_in_a_process(code: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
-    environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return forked.python("-c", code, env=environment | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])})
 
 
 @pytest.fixture(scope="module")
