@@ -22,6 +22,7 @@ help:
 	@echo "make docs    build the site of the documentation, with the API reference, into build/site; warnings are errors"
 
 # The native extension, in place, is compiled while packages are fetched and unpacked: .tools is what compiling needs.
+# Compilers are nice to pip, which has one core at most and which everything else waits for.
 PARALLEL := --no-print-directory --jobs=3 --output-sync=target
 SOURCES := setup.py CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/*)
 $(VENV)/.ready: constraints.txt pyproject.toml $(SOURCES)
@@ -40,7 +41,7 @@ $(VENV)/.packages: $(VENV)/.tools pyproject.toml setup.py
 
 # What the compilers say is shown where they fail. Ninja is not told of make's jobs, whose pipe it does not get.
 $(VENV)/.native: $(VENV)/.tools $(SOURCES)
-	PATH="$(abspath $(BIN)):$$PATH" MAKEFLAGS= P3_REQUIRE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --inplace \
+	PATH="$(abspath $(BIN)):$$PATH" MAKEFLAGS= P3_REQUIRE_NATIVE=1 nice $(BIN)/python setup.py --quiet build_ext --inplace \
 	  >$(VENV)/native.log 2>&1 || { cat $(VENV)/native.log; exit 1; }
 	@touch $@
 
@@ -76,7 +77,7 @@ $(VENV)/.imported: $(VENV)/.packages
 # The native code that tests execute, with sanitizers and the CUDA shim.
 native: native-address native-thread native-cuda_shim
 native-%: $(VENV)/.tools
-	MAKEFLAGS= $(BIN)/python tests/helpers/native_build.py $*
+	MAKEFLAGS= nice $(BIN)/python tests/helpers/native_build.py $*
 
 # What takes many minutes, marked `sweep`: matrices of versions, loops in real time, long sweeps.
 test-all: test
