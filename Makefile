@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Tests start several hundred processes; where bytecode may not be kept each of them would parse all of torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help train test test-all native bench lint links docs browser isaaclab physx clean
+.PHONY: help train test test-all pytest pytest-triton native bench lint links docs browser isaaclab physx clean
 
 help:
 	@echo "make train   set up and train a G1 for at most 12 minutes; the report is in runs/first-steps"
@@ -22,6 +22,7 @@ help:
 	@echo "make docs    build the site of the documentation, with the API reference, into build/site; warnings are errors"
 
 # The native extension, in place, is compiled while packages are fetched and unpacked: .tools is what compiling needs.
+# Compilers are nice to pip, which has one core at most and which everything else waits for.
 PARALLEL := --no-print-directory --jobs=3 --output-sync=target
 SOURCES := setup.py CMakeLists.txt $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/*)
 $(VENV)/.ready: constraints.txt pyproject.toml $(SOURCES)
@@ -40,7 +41,7 @@ $(VENV)/.packages: $(VENV)/.tools pyproject.toml setup.py
 
 # What the compilers say is shown where they fail. Ninja is not told of make's jobs, whose pipe it does not get.
 $(VENV)/.native: $(VENV)/.tools $(SOURCES)
-	PATH="$(abspath $(BIN)):$$PATH" MAKEFLAGS= P3_REQUIRE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --inplace \
+	PATH="$(abspath $(BIN)):$$PATH" MAKEFLAGS= P3_REQUIRE_NATIVE=1 nice $(BIN)/python setup.py --quiet build_ext --inplace \
 	  >$(VENV)/native.log 2>&1 || { cat $(VENV)/native.log; exit 1; }
 	@touch $@
 
@@ -56,21 +57,32 @@ train: $(VENV)/.ready
 # On WORKERS processes, each file in one of them but for the last ones. passive: spinning OpenMP threads make small tests
 # very slow where other processes share the cores.
 WORKERS ?= 2
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q --dist worksteal
 test:
-	@$(MAKE) $(PARALLEL) $(VENV)/.packages $(VENV)/.native browser native isaaclab lint links
-	$(PYTEST) --ignore=tests/triton
-	TRITON_INTERPRET=1 $(PYTEST) tests/triton
+	@$(MAKE) $(PARALLEL) $(VENV)/.packages $(VENV)/.native $(VENV)/.imported browser native isaaclab lint links
+	@$(MAKE) --no-print-directory --jobs=2 pytest pytest-triton
+
+# Side by side: tests of processes mostly wait, and the interpreter never does. What it says is shown when it has ended.
+pytest:
+	$(PYTEST) -n $(WORKERS) --ignore=tests/triton
+pytest-triton:
+	@TRITON_INTERPRET=1 $(PYTEST) -n $$((($(WORKERS) + 1) / 2)) tests/triton >$(VENV)/triton.log 2>&1; \
+	code=$$?; cat $(VENV)/triton.log; exit $$code
+
+# Python compiles here what tests import, once, beside the compilers; or each of their processes would do it at its start.
+$(VENV)/.imported: $(VENV)/.packages
+	@$(BIN)/python -m pytest -q --collect-only tests >$(VENV)/imported.log 2>&1 || { cat $(VENV)/imported.log; exit 1; }
+	@touch $@
 
 # The native code that tests execute, with sanitizers and the CUDA shim.
 native: native-address native-thread native-cuda_shim
 native-%: $(VENV)/.tools
-	MAKEFLAGS= $(BIN)/python tests/helpers/native_build.py $*
+	MAKEFLAGS= nice $(BIN)/python tests/helpers/native_build.py $*
 
 # What takes many minutes, marked `sweep`: matrices of versions, loops in real time, long sweeps.
 test-all: test
-	P3_TEST_ALL=1 $(PYTEST) -m sweep --ignore=tests/triton
-	P3_TEST_ALL=1 TRITON_INTERPRET=1 $(PYTEST) -m sweep tests/triton
+	P3_TEST_ALL=1 $(PYTEST) -n $(WORKERS) -m sweep --ignore=tests/triton
+	P3_TEST_ALL=1 TRITON_INTERPRET=1 $(PYTEST) -n $(WORKERS) -m sweep tests/triton
 	$(BIN)/python tools/triton_versions.py oldest newest --arch sm_90
 
 bench: $(VENV)/.ready

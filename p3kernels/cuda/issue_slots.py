@@ -12,14 +12,11 @@ import importlib.util
 import itertools
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from p3kernels.cuda.resources import SOURCE, readable
+from p3kernels.cuda.resources import SOURCE, compiled, readable
 from triton_kernels.proof import model, sass
 from triton_kernels.proof.actor import ACTOR, ROLLOUT_ROWS, STOCHASTIC
 from triton_kernels.proof.sass import Code
@@ -58,13 +55,7 @@ class Tile:
 
 def machine_code(nvcc: str = "nvcc") -> dict[str, str]:
     """What nvdisasm prints of every kernel on sm_90, by the kernel's name."""
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernels.cubin"
-        command = [nvcc, "-std=c++17", "-O3", f"-arch={model.ARCH}", "-cubin", str(SOURCE), "-o", str(cubin)]
-        done = subprocess.run(command, text=True, capture_output=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-        text = sass.disassemble(cubin.read_bytes())
+    text = sass.disassemble(compiled(model.ARCH, nvcc)[0])
     parts = re.split(r"^\.text\.(\S+):$", text, flags=re.MULTILINE)
     return {readable(name): body for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 

@@ -7,6 +7,7 @@ kernel spills or keeps anything on a stack.
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import shutil
 import subprocess
@@ -56,25 +57,25 @@ class Resources:
         return blocks_per_sm(arch, self.registers, self.shared_bytes, self.threads // 32)
 
 
+@functools.cache
+def compiled(arch: str, nvcc: str = "nvcc") -> tuple[bytes, str]:
+    """Every kernel as a cubin for "sm_90" and the like, and what ptxas says of each.
+
+    Raises:
+        RuntimeError: nvcc refuses the sources.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernels.cubin"
+        command = [nvcc, "-std=c++17", "-O3", f"-arch={arch}", "-Xptxas", "-v", "-cubin", str(SOURCE), "-o", str(cubin)]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+        return cubin.read_bytes(), done.stdout + done.stderr
+
+
 def compile_for(arch: str, nvcc: str = "nvcc") -> list[Resources]:
     """Every kernel's resources on "sm_90" and the like."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            nvcc,
-            "-std=c++17",
-            "-O3",
-            f"-arch={arch}",
-            "-Xptxas",
-            "-v",
-            "-c",
-            str(SOURCE),
-            "-o",
-            f"{folder}/k.o",
-        ]
-        done = subprocess.run(command, text=True, capture_output=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return parse(done.stdout + done.stderr)
+    return parse(compiled(arch, nvcc)[1])
 
 
 def parse(said: str) -> list[Resources]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from helpers.accuracy import assert_accurate, assert_nan_stays_in_its_element, moments_and_gradients, points
-from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, Bad, OpBattery, bad, bad_tensor
+from helpers.bad_inputs import BAD_BACKENDS, Bad, bad, bad_tensor
+from helpers.battery import BACKENDS, DTYPES, OpBattery
 from helpers.cases import ActivationCase
 
 BAD_MOMENTS: tuple[Bad, ...] = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
@@ -18,6 +17,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from helpers.bad_inputs import Bad
 from p3kernels.device_check.compare import sliced, transposed
 from p3kernels.device_check.ops import Inputs, grouped
 
@@ -26,20 +26,6 @@ SIZES = ("one", "odd", "prime", "empty", "large")
 DTYPES = (torch.float32, torch.float64)
 
 Function = Callable[[Inputs], tuple[Tensor, ...]]
-
-
-@dataclass(frozen=True)
-class Bad:
-    """Arguments that a user may get wrong, and the answer; a change is a value or a function of the good one."""
-
-    name: str
-    error: type[Exception]
-    message: str
-    changes: dict[str, Any] = field(default_factory=dict)
-
-
-def bad(name: str, error: type[Exception], message: str, **changes: Any) -> Bad:
-    return Bad(name, error, message, changes)
 
 
 def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -288,9 +274,12 @@ class OpBattery:
             assert not out.requires_grad
             self.assert_near("output without gradients", out, value)
 
-    @pytest.mark.parametrize("layout", [torch.clone, transposed])
+    @pytest.mark.parametrize("layout", [pytest.param(torch.clone, marks=pytest.mark.sweep), transposed])
     def test_opcheck(self, layout):
-        """Schema, fake tensors (shapes, strides), autograd registration, AOT dispatch of each registered operator."""
+        """Schema, fake tensors (shapes, strides), autograd registration, AOT dispatch of each registered operator.
+
+        Of inputs whose strides say something; those of the plain layout, which compiled ops have, in `make test-all`.
+        """
         self.check_operators(layout, every=False)
 
     @pytest.mark.sweep
@@ -392,29 +381,3 @@ class OpBattery:
             arguments[name] = change(arguments[name]) if callable(change) else change
         with pytest.raises(bad_input.error, match=bad_input.message):
             type(self).op(**arguments)
-
-
-BAD_BACKENDS = [
-    bad("unknown backend", ValueError, r"backend: expected one of reference, cpu.* got 'gpu'", backend="gpu"),
-    bad("triton absent", RuntimeError, r"backend='triton' cannot run: \w+", backend="triton"),
-    bad("cuda absent", RuntimeError, r"backend='cuda' cannot run: \w+", backend="cuda"),
-]
-"""What every op says to a backend that cannot run here."""
-
-
-def bad_tensor(name: str, like: str | None = None, dimensions: int | None = None) -> list[Bad]:
-    """The ways in which one tensor argument can be wrong; `like` is the argument it must agree with."""
-    cases = [
-        bad(f"{name} not a tensor", TypeError, rf"{name}: expected a tensor, got list", **{name: [1.0]}),
-        bad(f"{name} int64", TypeError, rf"{name}: expected float32 or float64, got int64", **{name: Tensor.long}),
-        bad(f"{name} float16", TypeError, rf"{name}: expected float32 or float64, got float16", **{name: Tensor.half}),
-    ]
-    if like is not None:
-        message = rf"{name}: expected the dtype of {like}, float32, got float64"
-        cases.append(bad(f"{name} float64", TypeError, message, **{name: Tensor.double}))
-        message = rf"{name}: expected the device of {like}, cpu, got meta"
-        cases.append(bad(f"{name} on meta", ValueError, message, **{name: lambda tensor: tensor.to("meta")}))
-    if dimensions is not None:
-        message = rf"{name}: expected {dimensions} dimensions, got shape \["
-        cases.append(bad(f"{name} one dimension more", ValueError, message, **{name: lambda tensor: tensor[None]}))
-    return cases

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 import p3kernels
-from helpers.battery import Bad, Inputs, bad, grouped
+from helpers.bad_inputs import Bad, bad
+from helpers.battery import Inputs, grouped
 
 
 def moments(generator: torch.Generator, rows: int, inputs: int, stochastic: int) -> Inputs:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from helpers.accuracy import moments_and_gradients, scales
 from helpers.activation_battery import BAD_MOMENTS, ActivationBattery
-from helpers.battery import BACKENDS, bad
+from helpers.bad_inputs import bad
+from helpers.battery import BACKENDS
 from helpers.cases import EluMomentsCase
 
 import p3kernels

@@ -5,7 +5,8 @@ import math
 
 import torch
 from helpers.activation_battery import BAD_MOMENTS, ActivationBattery
-from helpers.battery import BACKENDS, bad
+from helpers.bad_inputs import bad
+from helpers.battery import BACKENDS
 from helpers.cases import LeakyReluMomentsCase
 
 import p3kernels

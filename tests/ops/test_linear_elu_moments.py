@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import layered
-from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad, bad_tensor
+from helpers.bad_inputs import BAD_BACKENDS, bad, bad_tensor
+from helpers.battery import BACKENDS, OpBattery
 from helpers.cases import LinearEluMomentsCase
 
 import p3kernels

@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, OpBattery, bad, bad_tensor
+from helpers.bad_inputs import BAD_BACKENDS, bad, bad_tensor
+from helpers.battery import BACKENDS, DTYPES, OpBattery
 from helpers.cases import MixtureLogProbCase
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,7 +7,8 @@ from typing import ClassVar
 import pytest
 import torch
 from helpers import layered
-from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad, bad_tensor, grouped, run
+from helpers.bad_inputs import BAD_BACKENDS, bad, bad_tensor
+from helpers.battery import BACKENDS, OpBattery, grouped, run
 from helpers.cases import NetworkCase
 from torch.autograd import gradcheck
 

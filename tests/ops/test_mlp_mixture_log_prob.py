@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 from helpers import layered
-from helpers.battery import BACKENDS, BAD_BACKENDS, DTYPES, OpBattery, as_tuple, bad, bad_tensor, grouped, run
+from helpers.bad_inputs import BAD_BACKENDS, bad, bad_tensor
+from helpers.battery import BACKENDS, DTYPES, OpBattery, as_tuple, grouped, run
 from helpers.cases import MlpMixtureLogProbCase
 from helpers.memory import peak_bytes
 

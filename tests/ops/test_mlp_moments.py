@@ -5,7 +5,8 @@ from typing import ClassVar
 import pytest
 import torch
 from helpers import layered
-from helpers.battery import BACKENDS, BAD_BACKENDS, OpBattery, bad_tensor, grouped
+from helpers.bad_inputs import BAD_BACKENDS, bad_tensor
+from helpers.battery import BACKENDS, OpBattery, grouped
 from helpers.cases import MlpMomentsCase
 
 import p3kernels

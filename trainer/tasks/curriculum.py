@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from trainer.tasks.terrains import FLAT
 
 
 class Curriculum:
@@ -104,6 +106,23 @@ class Curriculum:
         count = self.terrain_type.bincount(minlength=self.num_types)
         total = self.terrain_type.bincount(self.difficulty(), self.num_types)
         return (total / count).tolist(), count.tolist()
+
+    def log(self, terrains: Sequence[str]) -> dict[str, float]:
+        """Mean difficulty over all environments and by terrain; flat ground, the same at every difficulty, has none.
+
+        Args:
+            terrains: Name of each type.
+        """
+        graded = [
+            (name, mean, count)
+            for name, mean, count in zip(terrains, *self.difficulty_by_type(), strict=True)
+            if name != FLAT and count
+        ]
+        log = {f"curriculum/difficulty/{name}": mean for name, mean, _ in graded}
+        if graded:
+            total = sum(count for *_, count in graded)
+            log["curriculum/difficulty"] = sum(mean * count for _, mean, count in graded) / total
+        return log
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of `position` and `terrain_type`."""

@@ -17,12 +17,12 @@ from torch.linalg import vector_norm
 
 from trainer.tasks.actuation import ActionDelay, sample_motors
 from trainer.tasks.curriculum import Curriculum
+from trainer.tasks.extras import step_extras
 from trainer.tasks.interface import ACTION_CLIP
 from trainer.tasks.locomotion import LocomotionTask
 from trainer.tasks.outcome import Outcome, Start
 from trainer.tasks.rewards import steering_error
 from trainer.tasks.state import Episode, RobotState
-from trainer.tasks.terrains import FLAT
 from trainer.tasks.tiles import TileGrid
 
 FOLLOWED = 0.5
@@ -197,53 +197,17 @@ class RunningTask:
 
     def extras(self, outcome: Outcome) -> dict[str, Any]:
         """What an rsl_rl environment tells of a step beside observations, reward and done."""
-        extras: dict[str, Any] = {
-            "time_outs": outcome.timed_out,
-            "final_observations": outcome.observations,
-            "traversed": outcome.traversed,
-            "broken": outcome.broken,
-            "why_broken": outcome.why_broken,
-            "reward_terms": (means := outcome.terms.mean(1)),  # of the names that `log` begins with
-            # On a GPU they stay there: the host would wait for the device at every step.
-            "log": dict(zip(self.term_names, means.tolist() if means.device.type == "cpu" else means, strict=True)),
-        }
+        kinds = None if self.curriculum is None else self.curriculum.terrain_type
+        extras = step_extras(outcome, self.term_names, kinds, self.task.config.terrains)
         extras["log"] |= self._logged_curriculum()
-        ended = outcome.done.nonzero().squeeze(-1)
-        if ended.shape[0]:
-            extras["episodes"] = {
-                "reward": outcome.episode_return[ended],
-                "length": outcome.episode_length[ended].float(),
-                "fell": outcome.terminated[ended].float(),
-                "traversed": outcome.traversed[ended].float(),
-                **self._successes(ended, outcome.success[ended].float()),
-            }
         return extras
 
-    def _successes(self, ended: Tensor, success: Tensor) -> dict[str, Tensor]:
-        """Successes of the episodes ended [K]: all, and by terrain where there is any."""
-        found: dict[str, list[float]] = {}
-        if self.curriculum is not None:
-            terrains = self.task.config.terrains
-            for kind, value in zip(self.curriculum.terrain_type[ended].tolist(), success.tolist(), strict=True):
-                found.setdefault(f"success/{terrains[kind]}", []).append(value)
-        return {"success": success, **{name: torch.tensor(values) for name, values in found.items()}}
-
     def _logged_curriculum(self) -> dict[str, float]:
-        """Mean difficulty of the terrains, and of each; flat ground, the same at every difficulty, has none."""
+        """Mean difficulty of the terrains and of each, and whether they are soft; empty where difficulty is fixed."""
         if self.curriculum is None or self.difficulty is not None:
             return {}
         if self._curriculum_log is None:  # only the end of an episode changes it
-            means, counts = self.curriculum.difficulty_by_type()
-            graded = [
-                (name, mean, count)
-                for name, mean, count in zip(self.task.config.terrains, means, counts, strict=True)
-                if name != FLAT and count
-            ]
-            log = {f"curriculum/difficulty/{name}": mean for name, mean, _ in graded}
-            if graded:
-                total = sum(count for *_, count in graded)
-                log["curriculum/difficulty"] = sum(mean * count for _, mean, count in graded) / total
-            self._curriculum_log = log
+            self._curriculum_log = self.curriculum.log(self.task.config.terrains)
         if self.grid.soft:
             return {**self._curriculum_log, "curriculum/soft": float(self.is_soft)}
         return self._curriculum_log

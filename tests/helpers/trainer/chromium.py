@@ -38,10 +38,11 @@ class Chromium:
 
     Args:
         profile: An empty directory for it to write to.
-        size: Width and height of the page, pixels.
+        size: Width and height of the page, in its own pixels.
+        scale: Pixels drawn for one of them: what is drawn without a GPU takes its time pixel by pixel.
     """
 
-    def __init__(self, profile, size=(1280, 800)):
+    def __init__(self, profile, size=(1280, 800), scale=1.0):
         self.errors = []
         self._count = 0
         command = [executable(), *OPTIONS, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}"]
@@ -56,7 +57,7 @@ class Chromium:
             self.call("Page.enable")
             self.call("Runtime.enable")
             self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # viser connects a page that has the focus
-            metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+            metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": scale, "mobile": False}
             self.call("Emulation.setDeviceMetricsOverride", **metrics)
         except BaseException:
             self.__exit__()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from trainer.tasks.locomotion import LocomotionTask
@@ -39,3 +41,9 @@ def fresh_episode(task: LocomotionTask, count: int = 3) -> Episode:
     return Episode.empty(
         count, robot.num_joints, task.num_actions, len(robot.feet), (task.config.history, task.proprio_size)
     )
+
+
+def quaternion(axis, angle):
+    """Turn by `angle` about `axis`: [4], w first."""
+    axis = torch.tensor(axis, dtype=torch.float32)
+    return torch.cat([torch.tensor([math.cos(angle / 2)]), math.sin(angle / 2) * axis / axis.norm()])

@@ -10,6 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.algorithms import P3PPO, parse_method
+from trainer.models import P3Actor
 
 PROPRIO, FRAMES, SCAN_SHAPE, ACTIONS, STATE = 12, 3, (5, 7), 4, 4
 SIZES = {"proprio": PROPRIO, "history": FRAMES * PROPRIO, "extero": SCAN_SHAPE[0] * SCAN_SHAPE[1]} | {
@@ -17,6 +18,7 @@ SIZES = {"proprio": PROPRIO, "history": FRAMES * PROPRIO, "extero": SCAN_SHAPE[0
     "velocity": 3,
 }
 PROPRIO_LATENT, EXTERO_LATENT = 3, 5
+GROUPS = {"actor": ["proprio", "history", "extero"]}
 
 
 def observations(rows: int) -> TensorDict:
@@ -26,6 +28,15 @@ def observations(rows: int) -> TensorDict:
         for name, size in SIZES.items()
     }
     return TensorDict(groups, batch_size=[rows])
+
+
+def make_actor(obs: TensorDict | None = None, **changed: object) -> P3Actor:
+    """Small, with statistics that are neither 0 nor 1."""
+    obs = observations(50) if obs is None else obs
+    settings = {"scan_shape": SCAN_SHAPE, "proprio_latent": PROPRIO_LATENT, "extero_latent": EXTERO_LATENT}
+    actor = P3Actor(obs, GROUPS, "actor", ACTIONS, **{"hidden_dims": (32, 16), **settings, **changed})
+    actor.update_normalization(obs)
+    return actor
 
 
 class TurningEnv(VecEnv):

@@ -90,7 +90,7 @@ def test_a_stopped_controller_is_damped_and_stays_so(pair, policy):
     assert report["damped_at"] is not None  # for good
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.sweep)])
 def test_an_ended_controller_leaves_the_robot_in_damping(pair, policy, number):
     robot, deploy = standing(pair, policy, "--stop-after-damping", 0.2, "--seconds", 6)
     deploy.process.send_signal(number)

@@ -1,6 +1,7 @@
 """mjlab's engine against native MuJoCo: the same task, model and random numbers, so that everything is compared.
 
 On a CPU, where Warp runs too; its kernels are compiled on first use, which is most of the time that these tests take.
+mjlab is imported where it is used: every process of the tests reads this file, and one of them runs it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ import pytest
 import torch
 
 from trainer.algorithms.presets import check_engine
-from trainer.engines.mjlab.env import MjlabEnv
-from trainer.engines.mjlab.runner import P3Runner
-from trainer.engines.mjlab.tasks import TASK_IDS
 from trainer.engines.mujoco.env import MujocoEnv
 from trainer.runs.config_file import load_config
 from trainer.tasks import TASKS, make_task
@@ -28,6 +26,8 @@ WITHIN = 1e-4
 
 
 def make_pair(name, num_envs, **options):
+    from trainer.engines.mjlab.env import MjlabEnv
+
     task = make_task(name)
     native = MujocoEnv(task, num_envs, seed=3, num_threads=1, **options)
     return SimpleNamespace(task=task, native=native, mjlab=MjlabEnv(task, num_envs, seed=3, **options))
@@ -235,6 +235,8 @@ def test_levels_follow_the_task_and_survive_a_checkpoint_of_mjlabs_runner(parkou
     from mjlab.rl import RslRlVecEnvWrapper
     from mjlab.tasks.registry import load_rl_cfg
 
+    from trainer.engines.mjlab.runner import P3Runner
+
     env, curriculum = parkour.mjlab, parkour.mjlab.curriculum
     env.simulation.reset()
     curriculum.position[:] = 2
@@ -274,6 +276,8 @@ def test_levels_follow_the_task_and_survive_a_checkpoint_of_mjlabs_runner(parkou
 
 def test_mjlab_knows_the_tasks():
     from mjlab.tasks.registry import list_tasks, load_env_cfg, load_rl_cfg
+
+    from trainer.engines.mjlab.tasks import TASK_IDS
 
     assert set(TASK_IDS) == {"P3-Flat-Unitree-G1", "P3-Parkour-Unitree-G1"}
     assert set(TASK_IDS) <= set(list_tasks())

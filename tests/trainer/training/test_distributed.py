@@ -193,7 +193,9 @@ def test_a_killed_rank_ends_the_run_with_a_usable_checkpoint(launched, tmp_path,
     go_on(tmp_path / "run")
 
 
+@pytest.mark.sweep
 def test_sigterm_saves_and_ends(launched, tmp_path):
+    """As of `p3 train` with two processes, in test_launch.py."""
     os.kill(launched.process.pid, signal.SIGTERM)
     code, output = launched.end()
     assert code != 0

@@ -111,7 +111,7 @@ def test_a_killed_process_ends_the_run_with_its_last_checkpoint(launched, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("number", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.sweep)]
+    ("number", "expected"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.sweep)]
 )
 def test_a_signal_saves_and_ends(launched, tmp_path, number, expected):
     workers = [launched.worker(0), launched.worker(1)]

@@ -8,9 +8,10 @@ import pytest
 from helpers import forked
 
 PROGRAM = """
-import resource, sys, torch
+import ctypes, resource, sys, torch
 from trainer.training.memory import keep_freed_memory
 torch.set_num_threads(1)
+ctypes.CDLL(None).mallopt(-3, 2**20)  # M_MMAP_THRESHOLD, which would follow what was freed before
 if "keep" in sys.argv:
     keep_freed_memory()
 def work():
