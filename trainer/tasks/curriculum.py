@@ -67,7 +67,7 @@ class Curriculum:
 
     def draw_level(self, env_ids: Tensor, uniform: Tensor) -> Tensor:
         """[N] int64: the level of a new episode of env_ids [N]; uniform [N], in [0, 1), draws that of the solved."""
-        position = self.position[env_ids]
+        position = self.position.index_select(0, env_ids)
         return torch.where(position < self.num_levels, position, (uniform * self.num_levels).long())
 
     def update(self, env_ids: Tensor, traversed: Tensor, failed: Tensor) -> None:
@@ -92,7 +92,8 @@ class Curriculum:
         if env_ids.device.type == "cpu":
             _check_range("env_ids", env_ids, self.position.shape[0])
         step = traversed.long() - (failed & ~traversed).long()
-        self.position[env_ids] = (self.position[env_ids] + step).clamp(0, self._top)
+        moved = self.position.index_select(0, env_ids) + step
+        self.position.index_copy_(0, env_ids, moved.clamp_(0, self._top))
 
     def difficulty(self) -> Tensor:
         """[E] float32, in [0, 1]: that of the level where each environment stands; the last one's for the solved."""

@@ -34,12 +34,12 @@ def step_extras(
     }
     ended = outcome.done.nonzero().squeeze(-1)
     if ended.shape[0]:
-        success = outcome.success[ended].float()
+        success = outcome.success.index_select(0, ended).float()
         extras["episodes"] = {
-            "reward": outcome.episode_return[ended],
-            "length": outcome.episode_length[ended].float(),
-            "fell": outcome.terminated[ended].float(),
-            "traversed": outcome.traversed[ended].float(),
+            "reward": outcome.episode_return.index_select(0, ended),
+            "length": outcome.episode_length.index_select(0, ended).float(),
+            "fell": outcome.terminated.index_select(0, ended).float(),
+            "traversed": outcome.traversed.index_select(0, ended).float(),
             "success": success,
             **({} if kinds is None else _by_terrain(success, kinds[ended], terrains)),
         }

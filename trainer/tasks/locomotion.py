@@ -17,7 +17,7 @@ from trainer.config.names import did_you_mean
 from trainer.tasks.contract import Contract
 from trainer.tasks.interface import contract_of
 from trainer.tasks.randomization import Dynamics, ObservationNoise, Range
-from trainer.tasks.rewards import BY_CLOCK, TERMS, RewardContext, steering_error
+from trainer.tasks.rewards import BY_CLOCK, TERMS, WITHIN, RewardContext, steering_error
 from trainer.tasks.robots import RobotSpec, by_pattern
 from trainer.tasks.scan import SCAN_COLUMNS, SCAN_ROWS
 from trainer.tasks.state import Episode, RobotState
@@ -183,11 +183,13 @@ class LocomotionTask:
         self.action_scale = self._tensor(robot.action_scale)
         self._reward_weights = self._tensor(list(config.rewards.values()))[:, None]
         self.max_steps = round(config.episode_seconds / config.control_dt)
+        low, high = self._tensor(robot.joint_range).view(-1, 2).unbind(-1)
         self.reward_context = RewardContext(
             default_pos=self.default_pos,
             effort=self._tensor([motor.effort for motor in robot.motors]),
             posture_weight=self._tensor(by_pattern(robot.joint_names, config.posture, default=0.0)),
-            joint_range=self._tensor(robot.joint_range),
+            joint_middle=0.5 * (low + high),
+            joint_reach=WITHIN * 0.5 * (high - low),
             standing_height=robot.standing_height,
             control_dt=config.control_dt,
             progress_ramp=config.progress_ramp,
@@ -198,7 +200,7 @@ class LocomotionTask:
         self._stride = self._tensor(contract.stride)
         self._swings = directions(self._tensor(contract.stride_middle))
         self.proprio_layout = {term.name: term.size for term in contract.proprio}
-        self._noise = self._tensor([term.noise for term in contract.proprio for _ in range(term.size)])
+        self._noise_width = 2 * self._tensor([term.noise for term in contract.proprio for _ in range(term.size)])
         self._commands = self._tensor([config.command_x, config.command_y, config.command_yaw])
         ranges = config.dynamics
         rows = [ranges.friction, ranges.added_mass, ranges.com_xy, ranges.com_xy, ranges.com_z]
@@ -262,7 +264,7 @@ class LocomotionTask:
 
     def noisy(self, proprio: Tensor, generator: torch.Generator) -> Tensor:
         """[E, P] with the noise of the robot's sensors."""
-        return proprio + self._uniform(generator, *proprio.shape).mul_(2).sub_(1).mul_(self._noise)
+        return self._uniform(generator, *proprio.shape).sub_(0.5).mul_(self._noise_width).add_(proprio)
 
     def scan(self, state: RobotState) -> Tensor:
         """[E, S]: how far the terrain lies below where it would be under a robot standing, to ±1 m."""
@@ -285,7 +287,7 @@ class LocomotionTask:
             clean: [E, P]: `proprio(state, episode)`, where it is there already.
         """
         scan = self.scan(state)
-        noise = self._uniform(generator, *scan.shape).mul_(2).sub_(1).mul_(self.config.noise.scan)
+        noise = self._uniform(generator, *scan.shape).sub_(0.5).mul_(2 * self.config.noise.scan)
         velocity = self.velocity(state)
         clean = self.proprio(state, episode) if clean is None else clean
         privileged = {
@@ -298,12 +300,15 @@ class LocomotionTask:
             "joint_vel": state.joint_vel,
         }
         return {
-            "proprio": episode.history[:, -1],
-            "history": episode.history.flatten(1),
+            **self.remembered(episode),
             "extero": noise.add_(scan),
             "velocity": velocity,
             "critic": torch.cat([clean, *(privileged[name] for name in self.privileged_terms)], -1),
         }
+
+    def remembered(self, episode: Episode) -> dict[str, Tensor]:
+        """The observation groups that are views of the episode's history."""
+        return {"proprio": episode.history[:, -1], "history": episode.history.flatten(1)}
 
     def reward_rates(self, state: RobotState, episode: Episode) -> Tensor:
         """[R, E]: the terms before their weights, rates per second, in the order of `config.rewards`."""

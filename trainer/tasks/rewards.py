@@ -27,8 +27,10 @@ class RewardContext:
     """[J]: N m."""
     posture_weight: Tensor
     """[J]: how much a joint's departure from the stance matters."""
-    joint_range: Tensor
-    """[J, 2]: rad; [0] where the robot declares none."""
+    joint_middle: Tensor
+    """[J]: rad, of the joints' ranges; [0] where the robot declares none."""
+    joint_reach: Tensor
+    """[J]: rad to either side of the middle that a joint has to itself."""
     standing_height: float
     control_dt: float
     progress_ramp: float
@@ -47,7 +49,7 @@ _LIFT = 0.1
 """Metres that a foot is lifted in the middle of its swing."""
 _HIGH = 0.25
 """Metres beyond which a foot is lifted for nothing: more than the highest riser."""
-_WITHIN = 0.9
+WITHIN = 0.9
 """Share of a joint's range, about its middle, that it has to itself: the rest is for what a policy did not foresee."""
 
 
@@ -149,9 +151,7 @@ def posture(state: RobotState, episode: Episode, context: RewardContext) -> Tens
 
 def joint_limits(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """Radians that joints are beyond the middle nine tenths of their ranges."""
-    low, high = context.joint_range.unbind(-1)
-    middle, reach = 0.5 * (low + high), _WITHIN * 0.5 * (high - low)
-    return ((state.joint_pos - middle).abs() - reach).clamp(min=0.0).sum(-1)
+    return ((state.joint_pos - context.joint_middle).abs() - context.joint_reach).clamp(min=0.0).sum(-1)
 
 
 def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:

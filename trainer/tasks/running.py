@@ -119,7 +119,7 @@ class RunningTask:
         self._goal = self._tensor([tile.goal_distance for tile in self.tiles])
         self._spawns = self._tensor([tile.spawn for tile in self.tiles])
         self._headings = self._tensor([tile.heading for tile in self.tiles])
-        self._half_size = self._tensor([tile.size for tile in self.tiles]) / 2
+        self._margin = self._tensor([tile.size for tile in self.tiles]) / 2 - 0.3
         self._curriculum_log: dict[str, float] | None = None
 
     def _tensor(self, values: list[Any]) -> Tensor:
@@ -265,13 +265,12 @@ class RunningTask:
     def _traversed(self) -> Tensor:
         if not self.tiles:
             return torch.zeros(self.num_envs, dtype=torch.bool, device=self.task.device)
-        return self._distance() >= self._goal[self.tile_of]
+        return self._distance() >= self._goal.index_select(0, self.tile_of)
 
     def _left_tile(self) -> Tensor:
         if not self.tiles:
             return torch.zeros(self.num_envs, dtype=torch.bool, device=self.task.device)
-        margin = self._half_size[self.tile_of] - 0.3
-        return (self.state.root_pos[:, :2].abs() > margin).any(-1)
+        return (self.state.root_pos[:, :2].abs() > self._margin.index_select(0, self.tile_of)).any(-1)
 
     def update_levels(self, ended: Tensor, outcome: Outcome) -> None:
         """Moves the environments `ended` [K], whose episodes `outcome` ended, along their levels.
@@ -282,13 +281,17 @@ class RunningTask:
         if self.curriculum is None or self.difficulty is not None:
             return
         config, episode = self.task.config, self.episode
-        left = (self.task.max_steps - episode.step[ended]).clamp(min=0) * config.control_dt
-        asked = episode.commanded_distance[ended] + left * vector_norm(episode.command[ended, :2], dim=-1)
-        way = torch.minimum(self._goal[self.tile_of[ended]], asked)
-        failed = self._distance()[ended] < config.demote_below * way
+        step, commanded, command, tile, distance = (
+            value.index_select(0, ended)
+            for value in (episode.step, episode.commanded_distance, episode.command, self.tile_of, self._distance())
+        )
+        left = (self.task.max_steps - step).clamp(min=0) * config.control_dt
+        asked = commanded + left * vector_norm(command[:, :2], dim=-1)
+        way = torch.minimum(self._goal.index_select(0, tile), asked)
+        failed = distance < config.demote_below * way
         if config.demote_on_fall:
-            failed = failed | outcome.terminated[ended]
-        self.curriculum.update(ended, outcome.traversed[ended], failed)
+            failed = failed | outcome.terminated.index_select(0, ended)
+        self.curriculum.update(ended, outcome.traversed.index_select(0, ended), failed)
         self._curriculum_log = None
 
     def draw_start(self, env_ids: Tensor) -> Start:
@@ -304,20 +307,26 @@ class RunningTask:
             if self.difficulty is not None:
                 level = self._fixed_row[env_ids]
             variant = (uniform[:, 3] * self.grid.variants).long()
-            tile = self.grid.index(self.curriculum.terrain_type[env_ids], level, variant, self.is_soft)
-            spawn, heading = self._spawns[tile], self._headings[tile]
+            kind = self.curriculum.terrain_type.index_select(0, env_ids)
+            tile = self.grid.index(kind, level, variant, self.is_soft)
+            spawn, heading = self._spawns.index_select(0, tile), self._headings.index_select(0, tile)
         root = spawn + self._drop
         root[:, :2] += 0.2 * (uniform[:, :2] - 0.5)
         if robot.planar:
             root[:, 1] = 0.0
         yaw = heading[:, 0] + (heading[:, 1] - heading[:, 0]) * uniform[:, 2]
-        scatter = torch.rand(count, robot.num_joints, generator=generator, device=device).mul_(2).sub_(1).mul_(0.1)
+        scatter = torch.rand(count, robot.num_joints, generator=generator, device=device).sub_(0.5).mul_(0.2)
         # A course has a middle; from anywhere else every direction is as good, and the robot's own is taken.
         narrow = heading[:, 1] - heading[:, 0] < math.pi
-        self.episode.heading[env_ids] = torch.where(narrow, heading.mean(-1), yaw)
-        self.episode.line[env_ids] = torch.where(narrow[:, None], spawn[:, :2], root[:, :2])
-        self.episode.spawn[env_ids] = root[:, :2]
-        self.tile_of[env_ids] = tile
+        self.episode.assign(
+            env_ids,
+            {
+                "heading": torch.where(narrow, heading.mean(-1), yaw),
+                "line": torch.where(narrow[:, None], spawn[:, :2], root[:, :2]),
+                "spawn": root[:, :2],
+            },
+        )
+        self.tile_of.index_copy_(0, env_ids, tile)
         dynamics = task.sample_dynamics(count, generator)
         motors = sample_motors(task.config.dynamics, count, robot.num_joints, generator)
         if self.delay is not None:
@@ -350,7 +359,11 @@ class RunningTask:
             self.observations = TensorDict(fresh, batch_size=[self.num_envs])
             return
         # The observations before the reset belong to the step's outcome: the new rows go into a copy.
-        groups = {name: self.observations[name].index_copy(0, env_ids, value) for name, value in fresh.items()}
+        views = task.remembered(episode)
+        groups = {
+            name: views[name] if name in views else self.observations[name].index_copy(0, env_ids, value)
+            for name, value in fresh.items()
+        }
         self.observations = TensorDict(groups, batch_size=[self.num_envs])
 
     def state_dict(self) -> dict[str, Any]:
