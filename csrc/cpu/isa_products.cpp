@@ -1,8 +1,8 @@
 // Products of small matrices for one instruction set: c [M, N] = a [M, K] b [K, N], plus a bias or what c has already.
 //
 // A tile of c, a few rows by a few vectors, stays in registers while k runs. Blocks of b are copied vector by vector in
-// the order in which tiles read them; of a only what does not lie row by row. Each number of c is summed in the order
-// of k, whatever the number of threads and the rows that are asked for together.
+// the order in which tiles read them; of a only what does not lie row by row. Each number of c is summed in the same
+// order, whatever the number of threads and the rows that are asked for together.
 //
 // CMake compiles this file once per set, apart from the other kernels: the scheduling of instructions that is worth 7 %
 // to the moments costs a product a fifth.
@@ -85,7 +85,8 @@ void pack_rows(Matrix<const S> a, int64_t count, int64_t inner, S* rows) {
   }
 }
 
-// One tile: rows of a by a packed block of columns, from what c has or, of the first block, from the bias or 0.
+// One tile: rows of a by a packed block of columns, added to what c has or, of the first block, to the bias or nothing.
+// Each block is summed by itself first: of a sum over thousands of rows the roundings are those of a block.
 // Lying: a's rows lie one after the other, `stride` apart; otherwise they are packed.
 template <class S, bool Lying>
 P3_INLINE void multiply_tile(const S* a, int64_t stride, const S* block, int64_t inner, const S* start,
@@ -96,9 +97,7 @@ P3_INLINE void multiply_tile(const S* a, int64_t stride, const S* block, int64_t
   P3_UNROLL
   for (int i = 0; i < T::kRows; ++i) {
     P3_UNROLL
-    for (int j = 0; j < T::kNumbers; ++j) {
-      sum[i][j] = start ? load(start + i * start_stride + j * T::kLanes) : N(0.0);
-    }
+    for (int j = 0; j < T::kNumbers; ++j) sum[i][j] = N(0.0);
   }
   for (int64_t k = 0; k < inner; ++k) {
     N column[T::kNumbers];
@@ -114,7 +113,10 @@ P3_INLINE void multiply_tile(const S* a, int64_t stride, const S* block, int64_t
   P3_UNROLL
   for (int i = 0; i < T::kRows; ++i) {
     P3_UNROLL
-    for (int j = 0; j < T::kNumbers; ++j) store_lanes(c + i * c_stride + j * T::kLanes, sum[i][j]);
+    for (int j = 0; j < T::kNumbers; ++j) {
+      if (start) sum[i][j] = sum[i][j] + load(start + i * start_stride + j * T::kLanes);
+      store_lanes(c + i * c_stride + j * T::kLanes, sum[i][j]);
+    }
   }
 }
 
