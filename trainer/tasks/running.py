@@ -281,10 +281,8 @@ class RunningTask:
         if self.curriculum is None or self.difficulty is not None:
             return
         config, episode = self.task.config, self.episode
-        step, commanded, command, tile, distance = (
-            value.index_select(0, ended)
-            for value in (episode.step, episode.commanded_distance, episode.command, self.tile_of, self._distance())
-        )
+        everyones = (episode.step, episode.commanded_distance, episode.command, self.tile_of, self._distance())
+        step, commanded, command, tile, distance = (value.index_select(0, ended) for value in everyones)
         left = (self.task.max_steps - step).clamp(min=0) * config.control_dt
         asked = commanded + left * vector_norm(command[:, :2], dim=-1)
         way = torch.minimum(self._goal.index_select(0, tile), asked)
@@ -318,14 +316,9 @@ class RunningTask:
         scatter = torch.rand(count, robot.num_joints, generator=generator, device=device).sub_(0.5).mul_(0.2)
         # A course has a middle; from anywhere else every direction is as good, and the robot's own is taken.
         narrow = heading[:, 1] - heading[:, 0] < math.pi
-        self.episode.assign(
-            env_ids,
-            {
-                "heading": torch.where(narrow, heading.mean(-1), yaw),
-                "line": torch.where(narrow[:, None], spawn[:, :2], root[:, :2]),
-                "spawn": root[:, :2],
-            },
-        )
+        heading = torch.where(narrow, heading.mean(-1), yaw)
+        line = torch.where(narrow[:, None], spawn[:, :2], root[:, :2])
+        self.episode.assign(env_ids, {"heading": heading, "line": line, "spawn": root[:, :2]})
         self.tile_of.index_copy_(0, env_ids, tile)
         dynamics = task.sample_dynamics(count, generator)
         motors = sample_motors(task.config.dynamics, count, robot.num_joints, generator)
