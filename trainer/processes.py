@@ -29,7 +29,8 @@ def cores() -> int:
 def yield_later() -> None:
     """Tells Linux that this process computes for hours: it is interrupted less often, and interrupts others less.
 
-    Beside a process that keeps one of two cores busy, two ranks get 4 % more done. Elsewhere nothing changes.
+    What it was worth beside a process that keeps one of two cores busy is in docs/distributed.md. Elsewhere than on
+    Linux nothing changes.
     """
     if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with contextlib.suppress(OSError):  # where a sandbox forbids it
