@@ -45,20 +45,21 @@ def terms_of_policy(
         kl: Taken as numbers.
         value: Differentiable.
         batch: `log_prob`, `acted_log_prob` where it is another, `advantages`, `values`, `returns`, and `drawn` where
-            not all rows were drawn by the policy; [B] each.
+            not all rows were drawn by the policy; [B] each. `drawn_count` as in `RolloutRows._minibatches`.
         clip: Distance from 1 at which a ratio is clipped, and from the old value a value.
         dual_clip: As for `clipped_surrogate`.
         clips_value: Whether the value's move is clipped, too.
         ranks: Over which the means of drawn rows are those of all.
     """
-    old, drawn = batch.get("acted_log_prob", batch["log_prob"]), batch.get("drawn")
+    old = batch.get("acted_log_prob", batch["log_prob"])
+    drawn, count = batch.get("drawn"), batch.get("drawn_count")
     known = (batch["advantages"], batch["values"], batch["returns"])
     if fused(log_prob, old, value, kl, *known):
         rows = (log_prob, old, known[0], value, *known[1:])
         losses, numbers = policy_terms(rows, kl.detach(), drawn, clip, dual_clip, clips_value=clips_value)
         numbers = numbers[:2]
         if drawn is not None:
-            numbers = numbers / ranks.mean(drawn.mean()).clamp(min=1.0 / (ranks.size * len(drawn)))
+            numbers = numbers / ranks.masked_share(drawn, count)
         (surrogate, value_error), (mean_kl, clipped) = losses.unbind(), numbers.unbind()
         return PolicyTerms(surrogate, value_error, mean_kl, clipped, (losses,))
     log_ratio = log_prob - old
@@ -67,7 +68,8 @@ def terms_of_policy(
     with torch.no_grad():
         outside = ((log_ratio.exp() - 1).abs() > clip).float()
         mean_kl, clipped = (
-            values.mean() if drawn is None else ranks.masked_mean(values, drawn) for values in (kl.detach(), outside)
+            values.mean() if drawn is None else ranks.masked_mean(values, drawn, count)
+            for values in (kl.detach(), outside)
         )
     return PolicyTerms(surrogate, value_error, mean_kl, clipped, (surrogate, value_error))
 

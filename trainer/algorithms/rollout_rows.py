@@ -14,6 +14,9 @@ from trainer.algorithms.rows import PackedRows, rows_of
 from trainer.models.dense import critic_inputs
 from trainer.models.ranks import Ranks
 
+_MASKS = ("drawn", "next_valid")
+"""What of a rollout says which rows count in a mean: 1 or 0."""
+
 
 class RolloutRows:
     """The part of `P3PPO` that turns its storage into minibatches."""
@@ -90,8 +93,18 @@ class RolloutRows:
         return policy.remember(rows["actions"])
 
     def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rollout in a new order, in `num_mini_batches` parts."""
-        return (self._batch(rollout, rows) for rows in self._shuffled(rollout))
+        """The rollout in a new order, in `num_mini_batches` parts.
+
+        Of several ranks each part has MASK_count beside each mask: how many of its rows count, a mean over the ranks.
+        All parts' are one message, so that ranks wait for each other once in a step, for its gradients.
+        """
+        parts = list(self._shuffled(rollout))
+        masks = [name for name in _MASKS if name in rollout] if self.ranks.size > 1 else []
+        own = [torch.stack([rollout[name][rows].sum() for rows in parts]) for name in masks]
+        counts = self.ranks.mean(torch.stack(own)) if masks else torch.zeros(0, len(parts))
+        for rows, numbers in zip(parts, counts.unbind(1), strict=True):
+            known = {f"{name}_count": number for name, number in zip(masks, numbers.unbind(), strict=True)}
+            yield {**self._batch(rollout, rows), **known}
 
     def _shuffled(self, rollout: dict[str, Any]) -> Iterator[Tensor]:
         """The numbers [B] of its rows in a new order, in parts; a rest that does not divide is left out."""

@@ -102,7 +102,8 @@ class EncoderDecoderActor(LatentActor):
         next_proprio, next_valid, scan, velocity = (
             batch[name] for name in ("next_proprio", "next_valid", "scan", "velocity")
         )
-        return reconstruction(decoded, latent.velocity, next_proprio, next_valid, scan, velocity, self.ranks)
+        count = batch.get("next_valid_count")
+        return reconstruction(decoded, latent.velocity, next_proprio, next_valid, scan, velocity, self.ranks, count)
 
     def as_jit(self) -> nn.Module:
         """The deployed policy, encoder and normalisers included."""

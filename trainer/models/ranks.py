@@ -115,12 +115,20 @@ class Ranks:
         squares = self.sum((values - mean).square().sum())
         return mean, (squares / (values.numel() * self.size - 1)).sqrt()
 
-    def masked_mean(self, values: Tensor, mask: Tensor) -> Tensor:
+    def masked_mean(self, values: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
         """Σ values·mask / Σ mask, differentiable: this rank's part, of which the mean over ranks is that of all rows.
 
         The rows that count are not equally many on each rank: a mean of the ranks' own means would be another number.
+        `count`, the mean over ranks of Σ mask, spares a message where it is known.
         """
-        return (values * mask).sum() / self.mean(mask.sum()).clamp(min=1.0 / self.size)
+        return (values * mask).sum() / self._count(mask, count)
+
+    def masked_share(self, mask: Tensor, count: Tensor | None = None) -> Tensor:
+        """The share of all ranks' rows that count, as if one of them did where none does; `count` as above."""
+        return self._count(mask, count) / len(mask)
+
+    def _count(self, mask: Tensor, count: Tensor | None) -> Tensor:
+        return (self.mean(mask.sum()) if count is None else count).clamp(min=1.0 / self.size)
 
     def mean_gradients(self, parameters: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
         """Averages the gradients in place and returns the mean loss, in one message: NaN on one rank is NaN on all."""

@@ -44,6 +44,7 @@ def reconstruction(
     scan: Tensor,
     true_velocity: Tensor,
     ranks: Ranks = ONE_RANK,
+    valid_count: Tensor | None = None,
 ) -> Reconstruction:
     """Errors of the decoder and of the velocity estimate.
 
@@ -55,9 +56,10 @@ def reconstruction(
         scan: [B, S], normalised.
         true_velocity: [B, 3], or [B, 0].
         ranks: Over which the mean is that of all valid steps.
+        valid_count: Their number, a mean over ranks, where it is known.
     """
     if fused(*decoded, velocity, next_proprio, next_valid, scan, true_velocity):
-        count = ranks.mean(next_valid.sum())
+        count = ranks.mean(next_valid.sum()) if valid_count is None else valid_count
         present = {"proprio": (decoded[0], next_proprio)}
         present |= {"scan": (decoded[1], scan)} if scan.shape[-1] else {}
         present |= {"velocity": (velocity, true_velocity)} if true_velocity.shape[-1] else {}
@@ -67,7 +69,7 @@ def reconstruction(
         return Reconstruction(by_name["proprio"], by_name.get("scan"), by_name.get("velocity"), made)
     error = (decoded[0] - next_proprio).square().mean(-1)
     return Reconstruction(
-        proprio=ranks.masked_mean(error, next_valid),
+        proprio=ranks.masked_mean(error, next_valid, valid_count),
         scan=(decoded[1] - scan).square().mean() if scan.shape[-1] else None,
         velocity=(velocity - true_velocity).square().mean() if true_velocity.shape[-1] else None,
     )

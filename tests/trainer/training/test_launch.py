@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -231,3 +233,22 @@ def test_a_rank_tells_the_system_that_it_computes_for_hours():
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     assert os.sched_getscheduler(worker.pid) == os.SCHED_BATCH
     worker.communicate()
+
+
+@pytest.mark.skipif(platform.machine() not in processes._SCHED_SETATTR, reason="the system call's number is not known")
+@pytest.mark.skipif(tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (6, 12), reason="Linux from 6.12 on")
+def test_a_rank_has_its_share_of_a_core_in_long_pieces():
+    """And as much of it as before: `nice` is kept."""
+    code = (
+        "import ctypes, os, platform, struct\n"
+        "from trainer.processes import _SCHED_SETATTR, yield_later\n"
+        "os.nice(5)\n"
+        "yield_later()\n"
+        "found = ctypes.create_string_buffer(48)\n"
+        "number = _SCHED_SETATTR[platform.machine()] + 1  # sched_getattr\n"
+        "assert ctypes.CDLL(None).syscall(number, 0, found, 48, 0) == 0\n"
+        "_, policy, _, nice, _, slice_, _, _ = struct.unpack('=IIQiIQQQ', found.raw)\n"
+        "print(policy == os.SCHED_BATCH, nice == os.getpriority(os.PRIO_PROCESS, 0) >= 5, slice_)\n"
+    )
+    done = forked.python("-c", code)
+    assert done.stdout.split() == ["True", "True", "100000000"], done.stderr
