@@ -7,12 +7,15 @@ half of their speed, so products are our own there. `P3_CPU_PRODUCTS=p3|torch` d
 from __future__ import annotations
 
 import functools
+import os
 
 import torch
 from torch import Tensor
 
 from p3kernels.backends import load_extension
 from p3kernels.cpu import native
+
+_STALE = "the native extension was built before there were products of our own; reinstall it"
 
 
 @functools.cache
@@ -21,9 +24,14 @@ def own_products() -> bool:
 
     Raises:
         ValueError: P3_CPU_PRODUCTS is neither p3 nor torch.
+        RuntimeError: It is p3, and the extension is not there or older than its products.
     """
-    extension, _ = load_extension()
-    return extension is not None and hasattr(extension, "own_products") and bool(extension.own_products())
+    extension, reason = load_extension()
+    if extension is not None and hasattr(extension, "own_products"):
+        return bool(extension.own_products())
+    if os.environ.get("P3_CPU_PRODUCTS") == "p3":
+        raise RuntimeError(f"P3_CPU_PRODUCTS=p3: {reason if extension is None else _STALE}")
+    return False
 
 
 def mm(a: Tensor, b: Tensor, *, bias: Tensor | None = None, out: Tensor | None = None, add: bool = False) -> Tensor:

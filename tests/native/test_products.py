@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 from itertools import product
 
 import pytest
@@ -153,6 +154,23 @@ def test_the_setting_decides(wanted, own, tmp_path):
     results = in_child(tmp_path, inputs, P3_CPU_PRODUCTS=wanted)
     assert results["own"] is own
     assert torch.equal(results["one", 1], torch.full((2, 2), 3.0))
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ((None, "the native extension was not built"), "was not built"),
+        ((types.SimpleNamespace(), "available"), "built before there were products"),
+    ],
+)
+def test_products_that_are_not_there_cannot_be_asked_for(monkeypatch, found, why):
+    monkeypatch.setattr(products, "load_extension", lambda: found)
+    monkeypatch.delenv("P3_CPU_PRODUCTS", raising=False)
+    undecorated = products.own_products.__wrapped__
+    assert not undecorated()
+    monkeypatch.setenv("P3_CPU_PRODUCTS", "p3")
+    with pytest.raises(RuntimeError, match=f"P3_CPU_PRODUCTS=p3: .*{why}"):
+        undecorated()
 
 
 @pytest.mark.usefixtures("native")
