@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cpu/height_maps.h"
+#include "cpu/robot_state.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/threaded.h"
@@ -49,6 +50,8 @@ PYBIND11_MODULE(_C, m) {
   const auto guard = py::call_guard<py::gil_scoped_release>();
   m.def("heights_at_points_float32", &p3::height_maps::at_points, guard);
   m.def("height_scan_float32", &p3::height_maps::scan, guard);
+  m.def("orientation_float32", &p3::robot_state::orientation, guard);
+  m.def("feet_float32", &p3::robot_state::feet, guard);
   define<float>(m, "float32");
   define<double>(m, "float64");
 #if defined(P3_WITH_CUDA)

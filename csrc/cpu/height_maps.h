@@ -45,15 +45,18 @@ inline void at_points(Address maps, int64_t rows, int64_t columns, Address tile,
   });
 }
 
-// heights [K, S] of tile [K] at offsets [2, S], in cells, turned by cos and sin [K] and moved to the cells middle [K, 2]
-inline void scan(Address maps, int64_t rows, int64_t columns, Address tile, Address middle, Address cos, Address sin,
-                 Address offsets, Address heights, int64_t robots, int64_t count, int threads) {
+// heights [K, S] of tile [K] at offsets [2, S], in cells, turned by cos and sin [K] and moved to the cells
+// root · scale + middle [2] of the rows root [K, 3], which are root_stride apart
+inline void scan(Address maps, int64_t rows, int64_t columns, Address tile, Address root, int64_t root_stride,
+                 float scale, Address middle, Address cos, Address sin, Address offsets, Address heights,
+                 int64_t robots, int64_t count, int threads) {
   const Maps all{at<float>(maps), rows, columns};
   const float *along = at<float>(offsets), *across = along + count;
   over_rows(robots, count, threads, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       const float* map = all.of(at<int64_t>(tile)[k]);
-      const float x = at<float>(middle)[2 * k], y = at<float>(middle)[2 * k + 1];
+      const float* place = at<float>(root, k * root_stride);
+      const float x = place[0] * scale + at<float>(middle)[0], y = place[1] * scale + at<float>(middle)[1];
       const float c = at<float>(cos)[k], s = at<float>(sin)[k];
       float* out = at<float>(heights, k * count);
       for (int64_t m = 0; m < count; ++m) {

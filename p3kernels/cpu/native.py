@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -97,17 +99,124 @@ def heights_at_points(maps: Tensor, tile: Tensor, points: Tensor, scale: float, 
     return heights
 
 
-def height_scan(maps: Tensor, tile: Tensor, middle: Tensor, cos: Tensor, sin: Tensor, offsets: Tensor) -> Tensor:
-    """[K, S]: heights, as `heights_at_points`, at offsets [2, S] turned by cos and sin [K] and moved to middle [K, 2].
+def height_scan(
+    maps: Tensor, tile: Tensor, root: Tensor, scale: float, middle: Tensor, cos: Tensor, sin: Tensor, offsets: Tensor
+) -> Tensor:
+    """[K, S]: heights, as `heights_at_points`, at offsets [2, S] turned by cos and sin [K], around root [K, 3] · scale.
 
-    Offsets and middle are in cells.
+    Offsets are in cells; rows of root are contiguous.
     """
     _check_maps(maps, tile, middle, cos, sin, offsets)
     count, size = len(tile), offsets.shape[1]
+    _check_rows("height_scan", (root, (3,)), count=count)
     heights = torch.empty(count, size)
-    given = (tile, middle, cos, sin, offsets)
+    given = (tile, root, root.stride(0), scale, middle, cos, sin, offsets)
     _run("height_scan", maps, maps, *maps.shape[1:], *given, heights, count, size)
     return heights
+
+
+class Orientation(NamedTuple):
+    """What follows from the orientations and velocities of K robots, as float32."""
+
+    yaw: Tensor
+    """[K]: heading."""
+    cos_yaw: Tensor
+    """[K]."""
+    sin_yaw: Tensor
+    """[K]."""
+    tilt: Tensor
+    """[K]: the square of its sine."""
+    uprightness: Tensor
+    """[K]: exp(-10 tilt)."""
+    gravity: Tensor
+    """[K, 3]: in the body's frame."""
+    body_velocity: Tensor
+    """[K, 3]: in the body's frame."""
+    planar_velocity: Tensor
+    """[K, 2]: in the heading's."""
+
+
+def orientation(quat: Tensor, velocity: Tensor) -> Orientation:
+    """Of quat [K, 4] (w, x, y, z; body to world) and velocity [K, 3] of the world, whose rows are contiguous."""
+    count = quat.shape[0]
+    _check_rows("orientation", (quat, (4,)), (velocity, (3,)), count=count)
+    angles = torch.empty(5, count)
+    gravity, body, planar = torch.empty(count, 3), torch.empty(count, 3), torch.empty(count, 2)
+    given = (quat, quat.stride(0), velocity, velocity.stride(0))
+    _run("orientation", quat, *given, angles, gravity, body, planar, count)
+    yaw, cos, sin, tilt, uprightness = angles.unbind()
+    return Orientation(yaw, cos, sin, tilt, uprightness, gravity, body, planar)
+
+
+class Feet(NamedTuple):
+    """What follows from the feet of K robots, as float32."""
+
+    ground: Tensor
+    """[K, F]: the terrain's height below the foot."""
+    height: Tensor
+    """[K, F]: the foot's above it."""
+    speed: Tensor
+    """[K, F]: horizontal."""
+    contact: Tensor
+    """[K, F] bool."""
+    ground_below: Tensor
+    """[K]: the lowest ground under loaded feet, or that under the lower foot; of a foot high above it, the foot."""
+    drop: Tensor
+    """[K, F, P]: how far the terrain at the sole's points lies below the lowest of them."""
+
+
+def feet(
+    maps: tuple[Tensor, Tensor, float, Tensor],
+    position: Tensor,
+    sole: Tensor,
+    velocity: Tensor,
+    force: Tensor,
+    contact_force: float,
+    on_an_edge: float,
+) -> Feet:
+    """Of positions [K, F, 3], sole points [K, F, P, 3], velocities and forces [K, F, 3], whose rows are contiguous.
+
+    Args:
+        maps: Maps and tile, scale and middle, as `heights_at_points` has them.
+        position: Of the feet.
+        sole: Their points.
+        velocity: Of the feet.
+        force: On them.
+        contact_force: Above which a foot bears load.
+        on_an_edge: How far above the terrain a loaded foot stands on something else.
+    """
+    heights, tile, scale, middle = maps
+    count, number, points, _ = sole.shape
+    _check_maps(heights, tile, middle)
+    each = ((x, (number, 3)) for x in (position, velocity, force))
+    _check_rows("feet", (sole, (number, points, 3)), *each, count=count)
+    if len(tile) != count:
+        raise ValueError(f"feet: expected the tiles of {count} robots, got {len(tile)}")
+    numbers, drop = torch.empty(3, count, number), torch.empty(count, number, points)
+    contact, below = torch.empty(count, number, dtype=torch.bool), torch.empty(count)
+    looked_up = (heights, *heights.shape[1:], tile, scale, middle)
+    given = (part for x in (position, sole, velocity, force) for part in (x, x.stride(0)))
+    found = (numbers, drop, contact, below)
+    _run("feet", heights, *looked_up, *given, contact_force, on_an_edge, *found, count, number, points)
+    ground, height, speed = numbers.unbind()
+    return Feet(ground, height, speed, contact, below, drop)
+
+
+def _check_rows(name: str, *tensors: tuple[Tensor, tuple[int, ...]], count: int) -> None:
+    """Refuses what is not float32 [count, *shape] with contiguous rows."""
+    for tensor, shape in tensors:
+        if tensor.dtype != torch.float32:
+            raise TypeError(f"{name}: expected float32, got {tensor.dtype}")
+        if tensor.shape != (count, *shape):
+            raise ValueError(f"{name}: expected shape {(count, *shape)}, got {tuple(tensor.shape)}")
+        if tensor.stride()[1:] != _contiguous(shape):
+            raise ValueError(f"{name}: expected contiguous rows")
+
+
+@functools.cache
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor of this shape."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 class Taps(NamedTuple):

@@ -41,7 +41,7 @@ def step_extras(
             "fell": outcome.terminated.index_select(0, ended).float(),
             "traversed": outcome.traversed.index_select(0, ended).float(),
             "success": success,
-            **({} if kinds is None else _by_terrain(success, kinds[ended], terrains)),
+            **({} if kinds is None else _by_terrain(success, kinds.index_select(0, ended), terrains)),
         }
     return extras
 

@@ -66,7 +66,7 @@ def steering_error(state: RobotState, episode: Episode) -> Tensor:
 
 def track_velocity(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """exp(-|error|² / 0.25) of the horizontal velocity in the heading frame."""
-    return (-(episode.command[:, :2] - state.planar_velocity).square().sum(-1) / 0.25).exp()
+    return ((episode.command[:, :2] - state.planar_velocity).square().sum(-1) * -4.0).exp()
 
 
 def progress(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -78,14 +78,15 @@ def progress(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     """
     wanted = episode.command[:, :2]
     along = (wanted * state.planar_velocity).sum(-1) / wanted.square().sum(-1).clamp(min=0.01)
-    ramp = (context.control_dt * episode.step / context.progress_ramp).clamp(max=1.0) if context.progress_ramp else 1.0
+    each = context.control_dt / context.progress_ramp if context.progress_ramp else 1.0
+    ramp = (episode.step * each).clamp(max=1.0)
     share = torch.rsub((along - 1.0).abs(), 1.0)
     return share.clamp(min=-1.0) * state.uprightness * episode.is_moving * ramp
 
 
 def track_yaw_rate(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     """exp(-error² / 0.25) of the yaw rate."""
-    return (-(episode.command[:, 2] - state.root_ang_vel[:, 2]).square() / 0.25).exp()
+    return ((episode.command[:, 2] - state.root_ang_vel[:, 2]).square() * -4.0).exp()
 
 
 def turn_error(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -159,7 +160,7 @@ def air_time(state: RobotState, episode: Episode, context: RewardContext) -> Ten
     in_contact = episode.contact_time > 0
     single = in_contact.sum(-1) == 1
     mode_time = torch.where(in_contact, episode.contact_time, episode.air_time)
-    return torch.where(single, mode_time.amin(-1), 0.0).clamp(max=0.4) * episode.is_moving
+    return mode_time.amin(-1).clamp(max=0.4) * single * episode.is_moving
 
 
 def gait(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
@@ -172,7 +173,7 @@ def lift(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:
     foot = state.foot_pos[..., 2]
     low = _LIFT * episode.swing - state.foot_height
     high = foot - state.foot_ground.clamp(min=0.0) - _HIGH  # over a pit, above where one walks: z = 0
-    return (low.clamp(min=0.0) + torch.where(episode.swing > 0, high.clamp(min=0.0), 0.0)).sum(-1)
+    return (low.clamp(min=0.0) + high.clamp(min=0.0) * (episode.swing > 0)).sum(-1)
 
 
 def slip(state: RobotState, episode: Episode, context: RewardContext) -> Tensor:

@@ -42,6 +42,10 @@ _FROM_ZERO = (
 """What of an episode is 0 when it begins."""
 
 
+_OBSERVED = ("step", "command", "action", "clock")
+"""What of an episode its first observation is made of."""
+
+
 class RunningTask:
     """A task and its E running episodes.
 
@@ -163,10 +167,12 @@ class RunningTask:
         terms = task.weighted(rates)
         clean = self._remember()
         groups = task.observe(state, episode, self.generator, clean)
-        total, weighed = terms.sum(0), torch.stack([value.sum(-1) for value in groups.values()])
-        broken = broken | ~torch.isfinite(total + weighed.sum(0))  # a sum is finite where all of it is
+        total = terms.sum(0)
+        # Finite where all numbers are: the critic sees everything that the other groups have with noise.
+        whole = total + groups["critic"].sum(-1)
+        broken = broken | torch.ne(whole - whole, 0.0)  # x - x is 0 for every number, NaN for what is none
         if broken.any():
-            unfit = ~torch.isfinite(weighed).all(0)
+            unfit = ~torch.isfinite(groups["critic"].sum(-1))
             why = warning or self._why_broken(groups, terms)
             for name, value in groups.items():
                 value[unfit] = self.observations[name][unfit]
@@ -222,13 +228,13 @@ class RunningTask:
         episode, dt = self.episode, self.task.config.control_dt
         episode.step = episode.step + 1
         contact = self.state.foot_contact
-        episode.air_time = torch.where(contact, 0.0, episode.air_time + dt)
-        episode.contact_time = torch.where(contact, episode.contact_time + dt, 0.0)
+        episode.air_time = (episode.air_time + dt).masked_fill_(contact, 0.0)
+        episode.contact_time = (episode.contact_time + dt) * contact
         wanted = episode.command[:, :2]
         speed = vector_norm(wanted, dim=-1)
         along = (wanted * self.state.planar_velocity).sum(-1) / speed.clamp(min=1e-6)
-        episode.commanded_distance = episode.commanded_distance + dt * speed
-        episode.followed_distance = episode.followed_distance + dt * along
+        episode.commanded_distance = torch.add(episode.commanded_distance, speed, alpha=dt)
+        episode.followed_distance = torch.add(episode.followed_distance, along, alpha=dt)
         episode.command_left = episode.command_left - 1
         expired = (episode.command_left <= 0).nonzero().squeeze(-1)
         if count := expired.shape[0]:
@@ -312,10 +318,12 @@ class RunningTask:
         root[:, :2] += 0.2 * (uniform[:, :2] - 0.5)
         if robot.planar:
             root[:, 1] = 0.0
-        yaw = heading[:, 0] + (heading[:, 1] - heading[:, 0]) * uniform[:, 2]
+        low, high = heading.unbind(-1)
+        spread = high - low
+        yaw = torch.addcmul(low, spread, uniform[:, 2])
         scatter = torch.rand(count, robot.num_joints, generator=generator, device=device).sub_(0.5).mul_(0.2)
         # A course has a middle; from anywhere else every direction is as good, and the robot's own is taken.
-        narrow = heading[:, 1] - heading[:, 0] < math.pi
+        narrow = spread < math.pi
         heading = torch.where(narrow, heading.mean(-1), yaw)
         line = torch.where(narrow[:, None], spawn[:, :2], root[:, :2])
         self.episode.assign(env_ids, {"heading": heading, "line": line, "spawn": root[:, :2]})
@@ -340,7 +348,7 @@ class RunningTask:
         command, command_left = task.sample_command(count, self.generator)
         push_left = task.sample_steps(task.config.dynamics.push_interval, count, self.generator)
         episode.assign(env_ids, {"command": command, "command_left": command_left, "push_left": push_left})
-        rows = episode.select(env_ids)
+        rows = episode.select(env_ids, _OBSERVED)
         rows.clock = task.clock(rows)
         episode.clock.index_copy_(0, env_ids, rows.clock)
         first = task.proprio(state, rows)

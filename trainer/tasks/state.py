@@ -7,8 +7,8 @@ engine's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from trainer.tasks.stride import bump, directions, middle
 
 CONTACT_FORCE = 5.0
 """N on a foot, above which it is in contact."""
-_ON_AN_EDGE = 0.15
+ON_AN_EDGE = 0.15
 """m of a loaded sole above the terrain of the map, above which something else than that terrain bears it."""
 
 
@@ -51,10 +51,6 @@ class _Batched:
     def known(self, name: str) -> Tensor | None:
         """What `know` was told by this name, as long as it is true."""
         return self._derived.get(name)
-
-    def rows(self, index: Tensor) -> dict[str, Tensor]:
-        """Every field at the rows `index` [K], as copies."""
-        return {field.name: getattr(self, field.name).index_select(0, index) for field in fields(self)}  # type: ignore[arg-type]
 
     def assign(self, index: Tensor, values: dict[str, Tensor]) -> None:
         """Writes `values` into the rows `index` [K]."""
@@ -158,14 +154,14 @@ class RobotState(_Batched):
 
     def _ground_below(self) -> Tensor:
         sole, contact = self.foot_pos[..., 2], self.foot_contact
-        borne = torch.where(sole - self.foot_ground > _ON_AN_EDGE, sole, self.foot_ground)
+        borne = torch.where(sole - self.foot_ground > ON_AN_EDGE, sole, self.foot_ground)
         lowest = torch.where(contact, borne, torch.inf).amin(-1)
         lower_foot = self.foot_ground.gather(-1, sole.argmin(-1, keepdim=True)).squeeze(-1)
         return torch.where(contact.any(-1), lowest, lower_foot)
 
     def select(self, index: Tensor) -> RobotState:
-        """The state of the environments `index` [K] alone."""
-        return RobotState(**self.rows(index))
+        """The state of the environments `index` [K] alone, as copies."""
+        return RobotState(**{name: value.index_select(0, index) for name, value in vars(self).items()})
 
 
 @dataclass
@@ -244,9 +240,10 @@ class Episode(_Batched):
     @property
     def is_moving(self) -> Tensor:
         """[E]: 1 where the command asks to go somewhere, else 0."""
-        return self._once(
-            "is_moving", lambda: torch.where(self.command.square().sum(-1) > STANDING_COMMAND**2, 1.0, 0.0)
-        )
+        return self._once("is_moving", self._is_moving)
+
+    def _is_moving(self) -> Tensor:
+        return (self.command.square().sum(-1) > STANDING_COMMAND**2).float()
 
     @property
     def swing(self) -> Tensor:
@@ -257,9 +254,12 @@ class Episode(_Batched):
         feet = self.contact_time.shape[1]
         return bump(self.clock, _directions(feet, self.clock.device))
 
-    def select(self, index: Tensor) -> Episode:
-        """The buffers of the environments `index` [K] alone, as copies."""
-        return Episode(**self.rows(index))
+    def select(self, index: Tensor, names: Sequence[str]) -> Episode:
+        """Copies of some buffers of the environments `index` [K]; it has no others."""
+        rows = Episode.__new__(Episode)
+        for name in names:
+            setattr(rows, name, getattr(self, name).index_select(0, index))
+        return rows
 
 
 @functools.cache

@@ -44,7 +44,7 @@ def test_the_contract_says_what_the_task_does():
     assert torch.equal(torch.tensor(contract.action_scale), task.action_scale)
     assert torch.allclose(torch.tensor(contract.scan.points()), scan_points(), atol=1e-6)
     noise = torch.cat([torch.full((term.size,), term.noise) for term in contract.proprio])
-    assert torch.equal(noise, task._noise_width / 2)
+    assert torch.equal(noise, task._noise_unit * 2**15)
     assert contract.control_hz == 50.0
 
 

@@ -151,6 +151,6 @@ class StateReader:
     def _scan(self, tile: Tensor, root_pos: Tensor, origin: Tensor) -> Tensor:
         if self._scan_from_maps:
             yaw = yaw_of(self.robot.data.root_link_quat_w.nan_to_num())
-            return self._ground.scan(tile, root_pos.nan_to_num(), yaw)
+            return self._ground.scan(tile, root_pos.nan_to_num(), (yaw.cos(), yaw.sin()))
         scan = self._scanner.data.ray_hits_w[:, self._rays, 2] - origin[:, 2:]
         return torch.where(torch.isfinite(scan), scan, PIT_FLOOR)  # a ray beyond the terrain's edge hits nothing

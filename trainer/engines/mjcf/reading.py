@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from p3kernels.cpu import native
 from trainer.engines.ground import Ground
 from trainer.engines.mjcf.model import as_slice, sole_sites
 from trainer.tasks.robots import RobotSpec
@@ -77,16 +78,23 @@ class StateReader:
             root_quat = torch.stack([half.cos(), zero, half.sin(), zero], -1)
             lin_vel = torch.stack([qvel[:, 0], zero, qvel[:, 1]], -1)
             ang_vel = torch.stack([zero, qvel[:, 2], zero], -1)
-            yaw = zero
         else:
             root_pos, root_quat, lin_vel, ang_vel = qpos[:, :3], qpos[:, 3:7], qvel[:, :3], qvel[:, 3:6]
-            yaw = yaw_of(root_quat)
         foot_pos = sensors[:, self.foot_pos].view(count, feet, 3)
         sole_points = sensors[:, self.sole_points].view(count, feet, -1, 3)
         if origin is not None:
             root_pos, foot_pos = root_pos - origin, foot_pos - origin[:, None]
             sole_points = sole_points - origin[:, None, None]
-        foot_ground, sole_drop = ground.below_feet(tile, foot_pos, sole_points)
+        foot_vel = sensors[:, self._foot_vel].view(count, feet, 3)
+        foot_force = -sensors[:, self._foot_force].view(count, feet, 3)  # MuJoCo's is that of the foot on the terrain
+        known = self._turned(root_quat, lin_vel, ground.native)
+        if ground.native:
+            under = ground.feet(tile, foot_pos, sole_points, foot_vel, foot_force)
+            foot_ground, sole_drop = under.ground, under.drop
+            known |= {"foot_contact": under.contact, "foot_speed": under.speed, "foot_height": under.height}
+            known |= {"ground_below": under.ground_below}
+        else:
+            foot_ground, sole_drop = ground.below_feet(tile, foot_pos, sole_points)
         state = RobotState(
             root_pos=root_pos,
             root_quat=root_quat,
@@ -96,14 +104,24 @@ class StateReader:
             joint_vel=qvel[:, self.joint_qvel],
             joint_torque=sensors[:, self._torque],
             foot_pos=foot_pos,
-            foot_vel=sensors[:, self._foot_vel].view(count, feet, 3),
-            # MuJoCo's is that of the foot on the terrain.
-            foot_force=-sensors[:, self._foot_force].view(count, feet, 3),
+            foot_vel=foot_vel,
+            foot_force=foot_force,
             body_contact=(sensors[:, self._trunk_touch] > 1.0).any(-1),
-            scan=ground.scan(tile, root_pos, yaw),
+            scan=ground.scan(tile, root_pos, (known["cos_yaw"], known["sin_yaw"])),
             foot_ground=foot_ground,
             sole_drop=sole_drop,
             dynamics=dynamics,
         )
-        state.know(yaw=yaw)
+        state.know(**known)
         return state
+
+    def _turned(self, quat: Tensor, velocity: Tensor, in_one_pass: bool) -> dict[str, Tensor]:
+        """What follows from orientation [K, 4] and velocity [K, 3], by names of `RobotState`; all, or the heading."""
+        known: dict[str, Tensor] = native.orientation(quat, velocity)._asdict() if in_one_pass else {}
+        if self.robot.planar:  # on its back, too, it faces forward
+            zero = torch.zeros_like(velocity[:, 0])
+            known |= {"yaw": zero, "cos_yaw": zero + 1.0, "sin_yaw": zero, "planar_velocity": velocity[:, :2]}
+        elif not in_one_pass:
+            yaw = yaw_of(quat)
+            known |= {"yaw": yaw, "cos_yaw": yaw.cos(), "sin_yaw": yaw.sin()}
+        return known

@@ -252,7 +252,9 @@ class MujocoEngine:
         state = torch.from_numpy(self._state[index]).float()
         sensors = torch.from_numpy(self._sensors[index]).float()
         qpos, qvel = state[:, 1 : 1 + self._nq], state[:, 1 + self._nq : 1 + self._nq + self._nv]
-        return self._reader.read(qpos, qvel, sensors, self.ground, self.tile_of[rows], self.dynamics[rows])
+        everyones = self.tile_of, self.dynamics
+        tile, dynamics = everyones if isinstance(rows, slice) else (value.index_select(0, rows) for value in everyones)
+        return self._reader.read(qpos, qvel, sensors, self.ground, tile, dynamics)
 
     def first_warning(self) -> str | None:
         """What the simulator complained of first in the last step; the rest mostly follows from it."""

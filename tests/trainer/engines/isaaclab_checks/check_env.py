@@ -240,7 +240,7 @@ def test_on_soft_terrain_the_scan_shows_the_pits_that_the_mesh_has_filled() -> N
     assert any(len(tile.fill) for tile in tiles)
     seen = running.state.scan
     hits = env.reader._scanner.data.ray_hits_w[:, env.reader._rays, 2] - env.tile_origin()[:, 2:]
-    expected = Ground(running.tiles).scan(running.tile_of, running.state.root_pos, running.state.yaw)
+    expected = Ground(running.tiles).scan(running.tile_of, running.state.root_pos, running.state.facing)
     torch.testing.assert_close(seen, expected)
     pits = (seen < -0.5) & torch.tensor([len(tile.fill) > 0 for tile in tiles])[:, None]
     assert not pits.any() or (hits[pits] > -0.5).float().mean() > 0.9
