@@ -137,7 +137,7 @@ class Orientation(NamedTuple):
 
 
 def orientation(quat: Tensor, velocity: Tensor) -> Orientation:
-    """Of quat [K, 4] (w, x, y, z; body to world) and velocity [K, 3] of the world, whose rows are contiguous."""
+    """What follows from quat [K, 4] (w, x, y, z; body to world) and velocity [K, 3] in the world; rows contiguous."""
     count = quat.shape[0]
     _check_rows("orientation", (quat, (4,)), (velocity, (3,)), count=count)
     angles = torch.empty(5, count)
@@ -174,7 +174,7 @@ def feet(
     contact_force: float,
     on_an_edge: float,
 ) -> Feet:
-    """Of positions [K, F, 3], sole points [K, F, P, 3], velocities and forces [K, F, 3], whose rows are contiguous.
+    """What follows from position, velocity and force [K, F, 3] of feet, and sole [K, F, P, 3]; rows contiguous.
 
     Args:
         maps: Maps and tile, scale and middle, as `heights_at_points` has them.
